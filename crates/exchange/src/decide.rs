@@ -1,0 +1,36 @@
+//! Whether a complete filter is worth sending. Pure.
+
+use runtime_filter_core::{Partial, RuntimeFilter, SizingPolicy};
+
+use crate::verdict::{PassAllReason, Verdict};
+
+/// What the plan and the options say about one filter.
+#[derive(Debug, Clone)]
+pub struct FilterPolicy {
+    /// Number of the filter in its plan.
+    pub id: u32,
+    /// How large the filter gets.
+    pub sizing: SizingPolicy,
+    /// Estimated bytes that reach the probes; `None` without statistics.
+    pub probe_bytes: Option<u64>,
+    /// Share of `probe_bytes` that sending the filter may cost, in `0.0..=1.0`.
+    pub max_cost_share: f64,
+    /// Send whatever the cost.
+    pub force: bool,
+}
+
+/// The verdict for `keys`, given how many remote processes would receive it.
+pub fn decide(keys: Partial, seed: u64, policy: &FilterPolicy, remote_receivers: usize) -> Verdict {
+    let Ok(filter) = RuntimeFilter::from_partial(keys, seed, &policy.sizing) else {
+        return Verdict::PassAll(PassAllReason::OutOfMemory);
+    };
+    if !policy.force
+        && let Some(probe_bytes) = policy.probe_bytes
+    {
+        let cost = filter.byte_len() as f64 * remote_receivers as f64;
+        if cost > probe_bytes as f64 * policy.max_cost_share {
+            return Verdict::PassAll(PassAllReason::TooLarge);
+        }
+    }
+    Verdict::Filter(std::sync::Arc::new(filter))
+}

@@ -1,0 +1,122 @@
+//! When a filter is complete: a state machine without clock, lock or network.
+//!
+//! ```text
+//!            report of a new task,             last task of one
+//!            tasks still missing               consistent count
+//!           +-------+                         +-----------------> Complete(keys)
+//!           v       |                         |
+//!        Collecting +-------------------------+
+//!                   |
+//!                   +-- unknown task, two counts, a task twice,
+//!                       an uncovered partition, lost worker -----> PassAll(reason)
+//! ```
+//!
+//! Both ends are final: whatever arrives after one of them changes nothing.
+
+use std::collections::BTreeSet;
+
+use runtime_filter_core::{Partial, PartialBuilder};
+
+use crate::verdict::PassAllReason;
+
+/// What one build task says about one filter, once.
+#[derive(Debug, Clone)]
+pub struct TaskReport {
+    /// Number of the task within its stage.
+    pub task_index: u32,
+    /// Tasks of that stage.
+    pub task_count: u32,
+    /// Partitions that the task runs.
+    pub partition_count: u32,
+    /// Partitions whose every row is in the keys.
+    pub partitions_covered: u32,
+    /// The keys seen, or why they are unknown.
+    pub outcome: Result<Partial, PassAllReason>,
+}
+
+/// Tasks of one stage that a report may name. An outside number sizes nothing,
+/// but one that no cluster has is a sign of corruption.
+const MAX_TASKS: u32 = 1 << 20;
+
+/// Result of [`Merge::offer`].
+#[derive(Debug)]
+pub enum Step {
+    /// Tasks are still missing.
+    Pending,
+    /// Every task of one consistent count has arrived, each covering all its partitions.
+    Complete(Box<Partial>),
+    /// The filter can never be proven complete.
+    PassAll(PassAllReason),
+    /// The merge had ended before.
+    Ignored,
+}
+
+/// Merge of one filter in one execution.
+#[derive(Debug)]
+pub struct Merge {
+    task_count: Option<u32>,
+    arrived: BTreeSet<u32>,
+    /// `None` once the merge has ended.
+    keys: Option<PartialBuilder>,
+}
+
+impl Merge {
+    /// A merge that has heard of no task. `cap_blocks`: geometry of dense partials.
+    pub fn new(cap_blocks: u32) -> Self {
+        Self { task_count: None, arrived: BTreeSet::new(), keys: Some(PartialBuilder::new(cap_blocks)) }
+    }
+
+    /// Tasks that have reported so far.
+    pub fn tasks_arrived(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// Whether the merge has ended, one way or the other.
+    pub fn has_ended(&self) -> bool {
+        self.keys.is_none()
+    }
+
+    /// Takes one report.
+    ///
+    /// A task that reports twice may have seen different rows each time, and the
+    /// first keys are merged already: that ends in pass-all, too.
+    pub fn offer(&mut self, report: TaskReport) -> Step {
+        let Some(keys) = self.keys.as_mut() else {
+            return Step::Ignored;
+        };
+        let consistent = (1..=MAX_TASKS).contains(&report.task_count)
+            && report.task_index < report.task_count
+            && report.partitions_covered <= report.partition_count
+            && *self.task_count.get_or_insert(report.task_count) == report.task_count
+            && self.arrived.insert(report.task_index);
+        if !consistent {
+            return self.fail(PassAllReason::InconsistentTasks);
+        }
+        match report.outcome {
+            Err(reason) => self.fail(reason),
+            Ok(_) if report.partitions_covered != report.partition_count => {
+                self.fail(PassAllReason::BuildCancelled)
+            }
+            Ok(partial) => {
+                if keys.merge(&partial).is_err() {
+                    return self.fail(PassAllReason::Malformed);
+                }
+                if self.arrived.len() < report.task_count as usize {
+                    return Step::Pending;
+                }
+                match self.keys.take() {
+                    Some(keys) => Step::Complete(Box::new(keys.finish())),
+                    None => Step::Ignored,
+                }
+            }
+        }
+    }
+
+    /// Ends the merge without a filter, unless it has ended before.
+    pub fn fail(&mut self, reason: PassAllReason) -> Step {
+        match self.keys.take() {
+            Some(_) => Step::PassAll(reason),
+            None => Step::Ignored,
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The state of a process that runs build and probe nodes.
+//!
+//! A process takes part in an execution from the coordinator's Begin to its End.
+//! Nodes that ask for any other execution get nothing and stay inert, so that a
+//! straggler cannot bring state back to life after the End.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use runtime_filter_core::{Partial, PartialBuilder, largest_within};
+use tokio::sync::watch;
+
+use crate::id::ExecutionId;
+use crate::merge::TaskReport;
+use crate::verdict::{PassAllReason, Verdict};
+
+/// What every process of one execution must agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExecutionSettings {
+    /// Seed of every key hash.
+    pub seed: u64,
+    /// Upper bound of one filter, in bytes; fixes the geometry of dense partials.
+    pub max_filter_bytes: usize,
+}
+
+impl ExecutionSettings {
+    /// Blocks of a dense partial.
+    pub fn cap_blocks(&self) -> u32 {
+        largest_within(self.max_filter_bytes)
+    }
+}
+
+/// The way from this process to the hub of an execution. Must not block.
+pub trait Uplink: Send + Sync {
+    /// A build task has something to say.
+    fn report(&self, execution: ExecutionId, filter: u32, report: TaskReport);
+    /// A probe of `filter` is in this process.
+    fn interest(&self, execution: ExecutionId, filter: u32);
+}
+
+/// Executions that this process takes part in.
+///
+/// One small lock: it is taken once per node stream, never per batch.
+#[derive(Default)]
+pub struct Registry {
+    executions: Mutex<HashMap<ExecutionId, Arc<Execution>>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("executions", &self.len()).finish()
+    }
+}
+
+impl Registry {
+    /// A registry of no execution.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ExecutionId, Arc<Execution>>> {
+        self.executions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This process takes part in `id` from now on. `None` if it does already.
+    pub fn begin(
+        &self,
+        id: ExecutionId,
+        settings: ExecutionSettings,
+        uplink: Arc<dyn Uplink>,
+    ) -> Option<Arc<Execution>> {
+        let mut executions = self.lock();
+        if executions.contains_key(&id) {
+            return None;
+        }
+        let execution = Arc::new(Execution { id, settings, uplink, state: Mutex::default() });
+        executions.insert(id, Arc::clone(&execution));
+        Some(execution)
+    }
+
+    /// The execution, if it has begun and not ended.
+    pub fn execution(&self, id: &ExecutionId) -> Option<Arc<Execution>> {
+        self.lock().get(id).cloned()
+    }
+
+    /// The execution is over: waiting probes pass all, its state is let go.
+    pub fn end(&self, id: &ExecutionId, reason: PassAllReason) {
+        let ended = self.lock().remove(id);
+        if let Some(execution) = ended {
+            execution.end(reason);
+        }
+    }
+
+    /// Ends every execution of one coordinator.
+    pub fn end_coordinator(&self, coordinator: u64, reason: PassAllReason) {
+        let ids: Vec<_> =
+            self.lock().keys().filter(|id| id.coordinator == coordinator).copied().collect();
+        for id in ids {
+            self.end(&id, reason);
+        }
+    }
+
+    /// Executions in progress.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether no execution is in progress.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+}
+
+/// One build task of one filter, as its partitions see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BuildTask {
+    /// Number of the filter in its plan.
+    pub filter: u32,
+    /// Number of the task within its stage.
+    pub index: u32,
+    /// Tasks of that stage.
+    pub count: u32,
+    /// Partitions of this task.
+    pub partitions: u32,
+}
+
+struct BuildState {
+    sealed: Vec<bool>,
+    missing: u32,
+    keys: PartialBuilder,
+}
+
+#[derive(Default)]
+struct ExecutionState {
+    verdicts: HashMap<u32, watch::Sender<Option<Verdict>>>,
+    /// `None` once the task has reported.
+    builds: HashMap<BuildTask, Option<BuildState>>,
+    deadlines: HashMap<(u32, u32), Instant>,
+    ended: Option<PassAllReason>,
+}
+
+/// One execution within one process.
+pub struct Execution {
+    id: ExecutionId,
+    settings: ExecutionSettings,
+    uplink: Arc<dyn Uplink>,
+    // Taken once per partition and filter, never per batch. No uplink call is made
+    // under it: the in-process uplink comes straight back with a verdict.
+    state: Mutex<ExecutionState>,
+}
+
+impl std::fmt::Debug for Execution {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Execution").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Partitions of one task that a build node may name; more is a sign of corruption.
+const MAX_PARTITIONS: u32 = 1 << 16;
+
+impl Execution {
+    fn lock(&self) -> MutexGuard<'_, ExecutionState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Name of the execution.
+    pub fn id(&self) -> ExecutionId {
+        self.id
+    }
+
+    /// What all its processes agree on.
+    pub fn settings(&self) -> &ExecutionSettings {
+        &self.settings
+    }
+
+    /// The verdict of `filter`, now or later. The first call of a filter tells
+    /// the hub that this process wants it.
+    pub fn verdict(&self, filter: u32) -> watch::Receiver<Option<Verdict>> {
+        let (receiver, first) = {
+            let mut state = self.lock();
+            let ended = state.ended;
+            let mut first = false;
+            let sender = state.verdicts.entry(filter).or_insert_with(|| {
+                first = ended.is_none();
+                watch::Sender::new(ended.map(Verdict::PassAll))
+            });
+            (sender.subscribe(), first)
+        };
+        if first {
+            self.uplink.interest(self.id, filter);
+        }
+        receiver
+    }
+
+    /// The instant until which probes of `filter` in task `task` may wait: one
+    /// for all partitions of the task, set by the first that asks.
+    pub fn deadline(&self, filter: u32, task: u32, wait: Duration) -> Instant {
+        let now = Instant::now();
+        // Far beyond any query, and far from what an Instant can hold.
+        let wait = wait.min(Duration::from_secs(86_400));
+        *self.lock().deadlines.entry((filter, task)).or_insert(now + wait)
+    }
+
+    /// A partition of a build task has ended: `keys` holds all of its rows.
+    /// The last partition of a task reports it, within this very call.
+    pub fn seal(&self, task: BuildTask, partition: u32, keys: Partial) {
+        let outcome = {
+            let mut state = self.lock();
+            if state.ended.is_some() {
+                return;
+            }
+            if task.partitions == 0 || task.partitions > MAX_PARTITIONS || partition >= task.partitions {
+                Err(PassAllReason::InconsistentTasks)
+            } else {
+                let cap_blocks = self.settings.cap_blocks();
+                let slot = state.builds.entry(task).or_insert_with(|| {
+                    Some(BuildState {
+                        sealed: vec![false; task.partitions as usize],
+                        missing: task.partitions,
+                        keys: PartialBuilder::new(cap_blocks),
+                    })
+                });
+                match slot {
+                    // A partition that ends twice has been run twice, and may have
+                    // seen other rows the second time.
+                    None => Err(PassAllReason::InconsistentTasks),
+                    Some(build) if build.sealed[partition as usize] => {
+                        Err(PassAllReason::InconsistentTasks)
+                    }
+                    Some(build) => {
+                        build.sealed[partition as usize] = true;
+                        build.missing -= 1;
+                        if build.keys.merge(&keys).is_err() {
+                            Err(PassAllReason::Malformed)
+                        } else if build.missing > 0 {
+                            return;
+                        } else {
+                            match slot.take() {
+                                Some(build) => Ok(build.keys),
+                                None => return,
+                            }
+                        }
+                    }
+                }
+            }
+        };
+        // Sorting the keys of a task may take a while: not under the lock.
+        self.send(task, outcome.map(PartialBuilder::finish));
+    }
+
+    /// A partition of a build task ended without having seen all of its rows.
+    pub fn abandon(&self, task: BuildTask, reason: PassAllReason) {
+        {
+            let mut state = self.lock();
+            if state.ended.is_some() {
+                return;
+            }
+            // One task says "unknown" once, however many of its partitions are dropped.
+            if matches!(state.builds.insert(task, None), Some(None)) {
+                return;
+            }
+        }
+        self.send(task, Err(reason));
+    }
+
+    fn send(&self, task: BuildTask, outcome: Result<Partial, PassAllReason>) {
+        if outcome.is_err() {
+            self.lock().builds.insert(task, None);
+        }
+        let covered = if outcome.is_ok() { task.partitions } else { 0 };
+        self.uplink.report(
+            self.id,
+            task.filter,
+            TaskReport {
+                task_index: task.index,
+                task_count: task.count,
+                partition_count: task.partitions,
+                partitions_covered: covered,
+                outcome,
+            },
+        );
+    }
+
+    /// The hub has decided. The first verdict of a filter stands.
+    pub fn deliver(&self, filter: u32, verdict: Verdict) {
+        let mut state = self.lock();
+        if state.ended.is_some() {
+            return;
+        }
+        let sender = state.verdicts.entry(filter).or_insert_with(|| watch::Sender::new(None));
+        sender.send_if_modified(|current| {
+            let first = current.is_none();
+            if first {
+                *current = Some(verdict);
+            }
+            first
+        });
+    }
+
+    fn end(&self, reason: PassAllReason) {
+        let mut state = self.lock();
+        state.ended = Some(reason);
+        state.builds.clear();
+        for sender in state.verdicts.values() {
+            sender.send_if_modified(|current| {
+                let undecided = current.is_none();
+                if undecided {
+                    *current = Some(Verdict::PassAll(reason));
+                }
+                undecided
+            });
+        }
+    }
+}
+
+/// Delivers to an execution of this process as long as something else keeps it.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalSink(pub(crate) Weak<Execution>);
+
+impl crate::hub::VerdictSink for LocalSink {
+    fn deliver(&self, filter: u32, verdict: &Verdict) -> u64 {
+        if let Some(execution) = self.0.upgrade() {
+            execution.deliver(filter, verdict.clone());
+        }
+        0
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,90 @@
+//! What a probe is told.
+
+use std::fmt;
+use std::sync::Arc;
+
+use runtime_filter_core::RuntimeFilter;
+
+/// Answer to "which rows of the probe side can join?"
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// A filter proven complete: rows it does not contain cannot join.
+    Filter(Arc<RuntimeFilter>),
+    /// Every row passes.
+    PassAll(PassAllReason),
+}
+
+macro_rules! pass_all_reasons {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+        /// Why every row passes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum PassAllReason { $($(#[$doc])* $name,)* }
+
+        impl PassAllReason {
+            /// Every reason, in the order of their codes.
+            pub const ALL: &'static [PassAllReason] = &[$(PassAllReason::$name),*];
+
+            /// Number on the wire; never reused for another meaning.
+            pub fn code(self) -> u32 {
+                match self { $(PassAllReason::$name => $code,)* }
+            }
+
+            /// The reason with this number. A number of a newer version reads
+            /// as [`PassAllReason::Unrecognised`]: passing is always safe.
+            pub fn from_code(code: u32) -> Self {
+                match code { $($code => PassAllReason::$name,)* _ => PassAllReason::Unrecognised }
+            }
+        }
+
+        impl fmt::Display for PassAllReason {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(PassAllReason::$name => $text,)* })
+            }
+        }
+    };
+}
+
+pass_all_reasons! {
+    /// A number this version does not know.
+    Unrecognised = 0, "reason of an unknown version";
+    /// A build task failed.
+    BuildFailed = 1, "a build task failed";
+    /// A build stream was dropped before its end, as under LIMIT.
+    BuildCancelled = 2, "a build task was cancelled before its end";
+    /// The connection to a worker was lost.
+    WorkerLost = 3, "the connection to a worker was lost";
+    /// The connection to the coordinator was lost.
+    CoordinatorLost = 4, "the connection to the coordinator was lost";
+    /// Build tasks disagree on how many they are, or a partition came twice.
+    InconsistentTasks = 5, "build tasks do not agree on their number or partitions";
+    /// A partial could not be read.
+    Malformed = 6, "a partial filter could not be read";
+    /// The filter would cost more than it saves.
+    TooLarge = 7, "the filter would be larger than what it saves";
+    /// The filter would keep nearly every row.
+    NotSelective = 8, "the filter would keep nearly every row";
+    /// The execution ended first.
+    Ended = 9, "the query ended first";
+    /// A worker could not take part in this execution.
+    WorkerUnavailable = 10, "a worker was not ready for runtime filters when the query began";
+    /// The key columns cannot be hashed.
+    UnsupportedKey = 11, "the key columns cannot be hashed";
+    /// No exchange serves this process.
+    NoExchange = 12, "this process takes no part in the exchange";
+    /// The memory for the keys or the filter cannot be had.
+    OutOfMemory = 13, "the memory for the filter cannot be had";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_round_trip() {
+        for (i, reason) in PassAllReason::ALL.iter().enumerate() {
+            assert_eq!(PassAllReason::from_code(reason.code()), *reason);
+            assert!(PassAllReason::ALL[..i].iter().all(|r| r.code() != reason.code()));
+        }
+        assert_eq!(PassAllReason::from_code(4_000_000), PassAllReason::Unrecognised);
+    }
+}

@@ -1,0 +1,372 @@
+//! What a user sees after a query: a struct, a table, a line of JSON.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::{MetricValue, MetricsSet};
+use datafusion_distributed::{
+    DistributedMetricsFormat, NetworkBoundaryExt, rewrite_distributed_plan_with_metrics,
+};
+use runtime_filter_exchange::{FilterRecord, Verdict};
+use serde::Serialize;
+
+use crate::ledger::JoinOutcome;
+use crate::nodes::{RuntimeFilterProbeExec, RuntimeFilterScopeExec, metric};
+
+/// How long a report waits for the metrics of remote tasks. They come right after
+/// the query; those of a worker that died never come.
+const METRICS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a query moved, and what its runtime filters did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueryReport {
+    /// The query's text.
+    pub query: String,
+    /// Rows of the result.
+    pub rows: u64,
+    /// Wall time in milliseconds.
+    pub elapsed_ms: f64,
+    /// Traffic of the query over all network boundaries.
+    pub shuffle: Shuffle,
+    /// Traffic of its filters.
+    pub filter_traffic: FilterTraffic,
+    /// Its filters, by number.
+    pub filters: Vec<FilterReport>,
+    /// Joins without a filter, and why.
+    pub refusals: Vec<RefusalReport>,
+}
+
+/// Traffic over the network boundaries of a query.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Shuffle {
+    /// Encoded bytes received over the network; co-located tasks count nothing.
+    pub bytes: u64,
+    /// Bytes in memory of everything that crossed a boundary, co-located or not.
+    pub logical_bytes: u64,
+    /// Rows that crossed a boundary, co-located or not.
+    pub rows: u64,
+}
+
+/// Messages of the filter exchange, in bytes on the wire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct FilterTraffic {
+    /// Workers to coordinator.
+    pub bytes_up: u64,
+    /// Coordinator to workers.
+    pub bytes_down: u64,
+}
+
+/// What one filter did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FilterReport {
+    /// Number of the filter in its plan.
+    pub id: u32,
+    /// The join it serves.
+    pub join: String,
+    /// Its build side.
+    pub build: BuildReport,
+    /// What was sent; `None` without a filter.
+    pub filter: Option<FilterShape>,
+    /// `applied` or `pass_all`.
+    pub verdict: &'static str,
+    /// Why every row passed.
+    pub reason: Option<String>,
+    /// Its probe side.
+    pub probe: ProbeReport,
+}
+
+/// The build side of one filter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct BuildReport {
+    /// Rows of the tasks that reported.
+    pub rows: u64,
+    /// Distinct keys; `None` if the merge did not complete.
+    pub distinct_keys: Option<u64>,
+    /// Tasks that reported.
+    pub tasks: u64,
+}
+
+/// A filter as it was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct FilterShape {
+    /// `bloom`, `keys` or `empty`.
+    pub kind: &'static str,
+    /// Encoded bytes.
+    pub bytes: u64,
+    /// Share of non-matching keys expected to pass.
+    pub estimated_fpp: f64,
+}
+
+/// The probe side of one filter, over all its tasks and partitions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ProbeReport {
+    /// Rows that reached the probes.
+    pub rows_in: u64,
+    /// Rows dropped.
+    pub rows_dropped: u64,
+    /// Bytes of the dropped rows in memory, estimated.
+    pub bytes_dropped: u64,
+    /// Partitions that were polled.
+    pub first_polls: u64,
+    /// Partitions polled before the verdict was there.
+    pub polls_before_verdict: u64,
+    /// Partitions whose wait ran out.
+    pub timeouts: u64,
+    /// Time spent waiting, summed over the partitions.
+    pub wait_ms: f64,
+    /// `before_scan`, `during_scan`, `never`; `not_polled` if no probe ran.
+    pub arrived: &'static str,
+    /// Rows after which probes switched off, `None` if none did: rows looked at.
+    pub disabled_after_rows: Option<u64>,
+}
+
+/// A join without a filter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RefusalReport {
+    /// The join.
+    pub join: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl RuntimeFilterScopeExec {
+    /// The scope in `plan`, which `downcast_ref` cannot see on a cluster, since it
+    /// answers to the name of the node it wraps.
+    pub fn find(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+        let mut found = None;
+        let _ = plan.apply(|node| {
+            if Self::from_plan(node).is_some() {
+                found = Some(Arc::clone(node));
+                return Ok(TreeNodeRecursion::Stop);
+            }
+            Ok(TreeNodeRecursion::Continue)
+        });
+        found
+    }
+
+    /// `plan` as a scope, if it is one.
+    pub fn from_plan(plan: &Arc<dyn ExecutionPlan>) -> Option<&Self> {
+        let plan: &dyn Any = plan.as_ref();
+        plan.downcast_ref()
+    }
+}
+
+/// The report of the latest execution of `plan`, which has ended. `query` and
+/// `elapsed` are put in as they are.
+///
+/// # Errors
+/// If the plan was not executed, or its metrics cannot be read.
+pub async fn query_report(
+    plan: &Arc<dyn ExecutionPlan>,
+    query: &str,
+    rows: usize,
+    elapsed: Duration,
+) -> Result<QueryReport> {
+    let mut report = QueryReport {
+        query: query.to_owned(),
+        rows: rows as u64,
+        elapsed_ms: elapsed.as_secs_f64() * 1e3,
+        shuffle: Shuffle::default(),
+        filter_traffic: FilterTraffic::default(),
+        filters: vec![],
+        refusals: vec![],
+    };
+    let scope = RuntimeFilterScopeExec::find(plan);
+    let measured = scope.as_ref().unwrap_or(plan);
+    let measured = tokio::time::timeout(
+        METRICS_TIMEOUT,
+        rewrite_distributed_plan_with_metrics(Arc::clone(measured), DistributedMetricsFormat::Aggregated),
+    )
+    .await
+    .map_err(|_| exec_datafusion_err!("the metrics of the query's tasks did not arrive"))??;
+
+    let mut probes: BTreeMap<u32, ProbeSums> = BTreeMap::new();
+    measured.apply(|node| {
+        let metrics = node.metrics().unwrap_or_default();
+        if node.is_network_boundary() {
+            report.shuffle.bytes += sum(&metrics, "bytes_transferred");
+            report.shuffle.logical_bytes += sum(&metrics, "output_bytes");
+            report.shuffle.rows += sum(&metrics, "output_rows");
+        }
+        if let Some(probe) = node.downcast_ref::<RuntimeFilterProbeExec>() {
+            probes.entry(probe.spec().id).or_default().add(&metrics);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+
+    let Some(scope) = scope.as_ref().and_then(RuntimeFilterScopeExec::from_plan) else {
+        return Ok(report);
+    };
+    report.refusals = scope
+        .ledger()
+        .iter()
+        .filter_map(|verdict| match &verdict.outcome {
+            JoinOutcome::Placed { .. } => None,
+            JoinOutcome::Refused(refusal) => {
+                Some(RefusalReport { join: verdict.join.clone(), reason: refusal.to_string() })
+            }
+        })
+        .collect();
+    let mut records: BTreeMap<u32, FilterRecord> = BTreeMap::new();
+    if let Some(run) = scope.latest_run() {
+        let (bytes_up, bytes_down) = run.hub.traffic();
+        report.filter_traffic = FilterTraffic { bytes_up, bytes_down };
+        records.extend(run.hub.records().into_iter().map(|record| (record.id, record)));
+    }
+    for spec in scope.filters() {
+        let probe = probes.get(&spec.id).copied().unwrap_or_default();
+        report.filters.push(filter_report(spec.id, &spec.join, records.get(&spec.id), probe));
+    }
+    Ok(report)
+}
+
+fn filter_report(id: u32, join: &str, record: Option<&FilterRecord>, probe: ProbeSums) -> FilterReport {
+    let (mut shape, mut verdict, mut reason) = (None, "pass_all", None);
+    match record.and_then(|record| record.verdict.as_ref()) {
+        Some(Verdict::Filter(filter)) => {
+            verdict = "applied";
+            shape = Some(FilterShape {
+                kind: filter.kind_name(),
+                bytes: filter.byte_len() as u64,
+                estimated_fpp: filter.estimated_fpp(),
+            });
+        }
+        Some(Verdict::PassAll(why)) => reason = Some(why.to_string()),
+        None => reason = Some("the query ended before every build task had reported".to_owned()),
+    }
+    FilterReport {
+        id,
+        join: join.to_owned(),
+        build: record.map_or_else(BuildReport::default, |record| BuildReport {
+            rows: record.build_rows,
+            distinct_keys: record.distinct_keys,
+            tasks: record.build_tasks,
+        }),
+        filter: shape,
+        verdict,
+        reason,
+        probe: probe.report(),
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct ProbeSums {
+    report: ProbeReport,
+    late: u64,
+    no_verdict: u64,
+    switched_off: u64,
+    skipped: u64,
+}
+
+impl ProbeSums {
+    fn add(&mut self, metrics: &MetricsSet) {
+        let report = &mut self.report;
+        report.rows_in += sum(metrics, metric::ROWS_IN);
+        report.rows_dropped += sum(metrics, metric::ROWS_DROPPED);
+        report.bytes_dropped += sum(metrics, metric::BYTES_DROPPED);
+        report.first_polls += sum(metrics, metric::FIRST_POLLS);
+        report.polls_before_verdict += sum(metrics, metric::POLLS_BEFORE_VERDICT);
+        report.timeouts += sum(metrics, metric::WAIT_TIMEOUTS);
+        report.wait_ms += sum(metrics, metric::WAIT_TIME) as f64 / 1e6;
+        self.late += sum(metrics, metric::LATE_VERDICTS);
+        self.no_verdict += sum(metrics, metric::NO_VERDICT);
+        self.switched_off += sum(metrics, metric::SWITCHED_OFF);
+        self.skipped += sum(metrics, metric::ROWS_SKIPPED);
+    }
+
+    fn report(self) -> ProbeReport {
+        let arrived = if self.report.first_polls == 0 {
+            "not_polled"
+        } else if self.no_verdict == self.report.first_polls {
+            "never"
+        } else if self.late + self.no_verdict > 0 {
+            "during_scan"
+        } else {
+            "before_scan"
+        };
+        let looked_at = self.report.rows_in.saturating_sub(self.skipped);
+        let disabled_after_rows = (self.switched_off > 0).then_some(looked_at);
+        ProbeReport { arrived, disabled_after_rows, ..self.report }
+    }
+}
+
+fn sum(metrics: &MetricsSet, name: &str) -> u64 {
+    metrics
+        .sum(|metric| metric.value().name() == name)
+        .as_ref()
+        .map_or(0, |value: &MetricValue| value.as_usize() as u64)
+}
+
+impl QueryReport {
+    /// The report as one line of JSON.
+    pub fn to_json(&self) -> String {
+        // Plain structs with text keys always serialise.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Bytes of shuffle and filter traffic together.
+    pub fn total_bytes(&self) -> u64 {
+        self.shuffle.bytes + self.filter_traffic.bytes_up + self.filter_traffic.bytes_down
+    }
+
+    /// Rows dropped by all filters.
+    pub fn rows_dropped(&self) -> u64 {
+        self.filters.iter().map(|filter| filter.probe.rows_dropped).sum()
+    }
+}
+
+fn kb(bytes: u64) -> String {
+    format!("{:.1} KB", bytes as f64 / 1e3)
+}
+
+impl fmt::Display for QueryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} rows in {:.1} ms; shuffle {} ({} rows, {} in memory); filter traffic {} up, {} down",
+            self.rows,
+            self.elapsed_ms,
+            kb(self.shuffle.bytes),
+            self.shuffle.rows,
+            kb(self.shuffle.logical_bytes),
+            kb(self.filter_traffic.bytes_up),
+            kb(self.filter_traffic.bytes_down),
+        )?;
+        for filter in &self.filters {
+            let probe = &filter.probe;
+            write!(f, "  filter {} [{}]: ", filter.id, filter.join)?;
+            match (&filter.filter, &filter.reason) {
+                (Some(shape), _) => write!(
+                    f,
+                    "{} of {} keys, {}, ",
+                    shape.kind,
+                    filter.build.distinct_keys.unwrap_or(0),
+                    kb(shape.bytes)
+                )?,
+                (None, reason) => write!(f, "pass all ({}), ", reason.as_deref().unwrap_or("unknown"))?,
+            }
+            writeln!(
+                f,
+                "dropped {} of {} rows ({}); {} of {} first polls before the verdict, waited {:.1} ms, {} timeouts, verdict {}",
+                probe.rows_dropped,
+                probe.rows_in,
+                kb(probe.bytes_dropped),
+                probe.polls_before_verdict,
+                probe.first_polls,
+                probe.wait_ms,
+                probe.timeouts,
+                probe.arrived,
+            )?;
+        }
+        for refusal in &self.refusals {
+            writeln!(f, "  no filter [{}]: {}", refusal.join, refusal.reason)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! What the plan fixes about one filter, shared by its build and probe nodes.
+
+use serde::{Deserialize, Serialize};
+
+/// How long the probes of a filter may wait for its verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WaitClass {
+    /// The engine drains the build side before it polls the probe side, so that
+    /// only publish, merge and broadcast are waited for: `wait_timeout_ms`.
+    Ordered,
+    /// The build node sits in the stage of the join itself, so that its
+    /// partitions may end late or never: `in_stage_wait_ms`.
+    InStage,
+    /// Waiting could hold up the very task that is waited for: zero.
+    Never,
+}
+
+/// What was estimated about a filter while planning. `None` = no statistics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimates {
+    /// Rows that reach the build node, over all tasks.
+    pub build_rows: Option<u64>,
+    /// Rows that reach the probe nodes, over all tasks.
+    pub probe_rows: Option<u64>,
+    /// Bytes of those rows in memory.
+    pub probe_bytes: Option<u64>,
+}
+
+/// One runtime filter of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FilterSpec {
+    /// Number of the filter, unique within one plan.
+    pub id: u32,
+    /// The join it serves, as a person reads it: `Inner o_orderkey = l_orderkey`.
+    pub join: String,
+    /// The join's NULL keys equal each other (`IS NOT DISTINCT FROM`).
+    pub null_equals_null: bool,
+    /// How long probes may wait.
+    pub wait: WaitClass,
+    /// What the cost gate knew.
+    pub estimates: Estimates,
+}
