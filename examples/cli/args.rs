@@ -15,8 +15,8 @@ Workers read table files themselves: with --worker, every file must be reachable
 path from this program and from each worker.
 
 Keys for --set and for SET statements: datafusion.* (DataFusion), distributed.* \
-(datafusion-distributed) and runtime_filter.*; SHOW ALL lists them with their values. Embedded or \
-not, each scan is spread over all workers, which --set \
+(datafusion-distributed) and runtime_filter.* (\\set at the prompt lists these). Embedded or not, each \
+scan is spread over all workers, which --set \
 distributed.file_scan_config_bytes_per_partition=16777216 turns back to the engine's default.
 
 Exit codes: 0 success; 1 a query failed, input was bad, or --compare found different rows; 2 wrong \

@@ -1,11 +1,13 @@
 //! The workers and the session that coordinates them: all this program needs of the library.
 
+use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow::record_batch::RecordBatch;
 use datafusion::common::Result as DataFusionResult;
-use datafusion::config::Dialect;
+use datafusion::config::{ConfigExtension, Dialect, ExtensionOptions};
 use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
 use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement as PlanStatement};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
@@ -18,7 +20,11 @@ use datafusion_runtime_filter::{
     RunningWorker, RuntimeFilterOptions, RuntimeFilterSessionExt, WorkerServer, Workers,
     query_report,
 };
+use futures::StreamExt;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use url::Url;
 
 use crate::args::Args;
@@ -31,18 +37,22 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The workers, embedded or elsewhere.
 pub(crate) struct Cluster {
+    engine: Handle,
     embedded: Vec<RunningWorker>,
     urls: Vec<String>,
 }
 
 impl Cluster {
     /// Connects to the workers of `--worker`, or starts `--workers` of our own on loopback.
-    pub(crate) async fn start(args: &Args) -> Result<Self> {
+    /// What they compute, they compute on the threads of `engine`.
+    pub(crate) async fn start(args: &Args, engine: &Handle) -> Result<Self> {
+        let engine = engine.clone();
         if !args.worker.is_empty() {
             for url in &args.worker {
                 check_reachable(url).await?;
             }
             return Ok(Self {
+                engine,
                 embedded: Vec::new(),
                 urls: args.worker.iter().map(Url::to_string).collect(),
             });
@@ -50,13 +60,19 @@ impl Cluster {
         let mut embedded = Vec::new();
         for _ in 0..args.embedded_workers() {
             let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let worker = WorkerServer::bind(any_port)
-                .await
-                .map_err(|e| CliError::failed(format!("cannot start a worker: {e}")))?;
-            embedded.push(worker);
+            let worker = on(&engine, async move {
+                WorkerServer::bind(any_port)
+                    .await
+                    .map_err(|e| CliError::failed(format!("cannot start a worker: {e}")))
+            });
+            embedded.push(worker.await?);
         }
         let urls = embedded.iter().map(RunningWorker::url).collect();
-        Ok(Self { embedded, urls })
+        Ok(Self {
+            engine,
+            embedded,
+            urls,
+        })
     }
 
     /// Such as "4 workers in this process".
@@ -91,6 +107,7 @@ impl Cluster {
             .build();
         let session = Session {
             ctx: SessionContext::new_with_state(state),
+            engine: self.engine.clone(),
         };
         for (key, value) in &args.settings {
             let set = session.set(key, value).await;
@@ -126,9 +143,26 @@ async fn check_reachable(url: &Url) -> Result<()> {
     )))
 }
 
-/// The coordinating session.
+/// Runs `work` on the threads of `engine`, and cancels it when the returned future is dropped.
+async fn on<T: Send + 'static>(
+    engine: &Handle,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let mut task = JoinSet::new();
+    task.spawn_on(work, engine);
+    match task.join_next().await {
+        Some(Ok(result)) => result,
+        // The panic itself has been printed already.
+        Some(Err(e)) => Err(CliError::failed(format!("the query was lost: {e}"))),
+        None => Err(CliError::failed("the query was lost")),
+    }
+}
+
+/// The coordinating session. Clones share their state.
+#[derive(Clone)]
 pub(crate) struct Session {
     ctx: SessionContext,
+    engine: Handle,
 }
 
 impl Session {
@@ -216,8 +250,54 @@ impl Session {
             .set("runtime_filter.enabled", &enabled.to_string())
     }
 
-    /// Executes a plan of this session.
-    pub(crate) fn execute(
+    /// The settings of runtime filters as a text, with what they mean.
+    pub(crate) fn filter_settings(&self) -> String {
+        let state = self.ctx.state();
+        let options = state
+            .config_options()
+            .extensions
+            .get::<RuntimeFilterOptions>();
+        let mut text = String::new();
+        for entry in options.map(ExtensionOptions::entries).unwrap_or_default() {
+            // One key carries the library's own business from node to node.
+            if !entry.description.starts_with("Internal") {
+                let value = entry.value.unwrap_or_default();
+                let setting = format!("{}.{} = {value}", RuntimeFilterOptions::PREFIX, entry.key);
+                text.push_str(&format!("{setting:44} {}\n", entry.description.trim()));
+            }
+        }
+        text
+    }
+
+    /// Runs `work` where queries run, and cancels it when the returned future is dropped.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        on(&self.engine, work).await
+    }
+
+    /// Executes a plan of this session where queries run; dropping the receiver cancels it.
+    pub(crate) fn execute(&self, plan: Arc<dyn ExecutionPlan>) -> Batches {
+        // A reader who is slower than the query holds it up, rather than filling the memory.
+        let (sender, receiver) = mpsc::channel(2);
+        let session = self.clone();
+        let query = async move {
+            let mut stream = session.stream(plan)?;
+            while let Some(batch) = stream.next().await {
+                if sender.send(batch?).await.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let mut task = JoinSet::new();
+        task.spawn_on(query, &self.engine);
+        Batches { receiver, task }
+    }
+
+    /// Executes a plan of this session in the current task.
+    pub(crate) fn stream(
         &self,
         plan: Arc<dyn ExecutionPlan>,
     ) -> DataFusionResult<SendableRecordBatchStream> {
@@ -233,6 +313,27 @@ impl Session {
         elapsed: Duration,
     ) -> DataFusionResult<QueryReport> {
         query_report(plan, query, rows, elapsed).await
+    }
+}
+
+/// The rows of a query, as they come.
+pub(crate) struct Batches {
+    receiver: mpsc::Receiver<RecordBatch>,
+    task: JoinSet<Result<()>>,
+}
+
+impl Batches {
+    /// The next rows; `None` when the query has ended well.
+    pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(batch) = self.receiver.recv().await {
+            return Ok(Some(batch));
+        }
+        match self.task.join_next().await {
+            Some(Ok(result)) => result.map(|()| None),
+            // The panic itself has been printed already.
+            Some(Err(e)) => Err(CliError::failed(format!("the query was lost: {e}"))),
+            None => Ok(None),
+        }
     }
 }
 

@@ -26,7 +26,6 @@ mod run;
 
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Parser;
 
@@ -64,22 +63,32 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let cannot_start = |e| CliError::failed(format!("cannot start the async runtime: {e}"));
+    // Queries and workers run apart from what listens to the user: an operator that computes for
+    // seconds without a pause must not hold up Ctrl-C.
+    let engine = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_BYTES)
         .build()
-        .map_err(|e| CliError::failed(format!("cannot start the async runtime: {e}")))?;
-    let result = runtime.block_on(async {
+        .map_err(cannot_start)?;
+    let control = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(cannot_start)?;
+    let result = control.block_on(async {
         // First what can be refused at once, then what takes time.
         let mut output = Output::new(args)?;
         let scripts = read_scripts(args)?;
-        let cluster = Cluster::start(args).await?;
+        let cluster = Cluster::start(args, engine.handle()).await?;
         let result = serve(args, &cluster, scripts, &mut output).await;
-        cluster.shutdown().await;
+        if !matches!(result, Err(CliError::Interrupted)) {
+            cluster.shutdown().await;
+        }
         result
     });
-    // A cancelled query may still be reading a file on a blocking thread.
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    // What a cancelled query still computes ends with the process.
+    engine.shutdown_background();
+    control.shutdown_background();
     result
 }
 

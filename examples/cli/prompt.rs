@@ -28,7 +28,7 @@ const HELP: &str = "\
   EXPLAIN SELECT ...;                      the plan, with its filters
   EXPLAIN ANALYZE SELECT ...;              the plan that ran, with metrics
   SET runtime_filter.enabled = false;      change a setting (also datafusion.*, distributed.*)
-  SHOW ALL;                                list the settings
+  \\set                                     list the settings runtime_filter.*
   \\d                                       list the tables (DESCRIBE t; lists columns)
   \\compare SELECT ...;                     run with filters off and on, and compare
   \\q                                       quit
@@ -49,8 +49,8 @@ pub(crate) async fn run(args: &Args, session: &Session, output: &mut Output) -> 
     }
     output::emit(WELCOME)?;
     loop {
-        // The editor reads from the terminal in this thread; workers have their own.
-        let line = match tokio::task::block_in_place(|| editor.readline("sql> ")) {
+        // This blocks the thread, in which nothing else happens meanwhile: workers have their own.
+        let line = match editor.readline("sql> ") {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => break,
@@ -63,6 +63,7 @@ pub(crate) async fn run(args: &Args, session: &Session, output: &mut Output) -> 
         let ended = match command(line.trim()) {
             Command::Quit => break,
             Command::Help => output::emit(HELP),
+            Command::Settings => output::emit(&session.filter_settings()),
             Command::Tables => output::emit(&format!("{}\n", session.tables().join("\n"))),
             Command::Unknown(name) => Err(CliError::failed(format!(
                 "no command {name}, \\? lists them"
@@ -99,6 +100,7 @@ async fn compared(session: &Session, sql: &str, output: &mut Output) -> Result<(
 enum Command<'a> {
     Quit,
     Help,
+    Settings,
     Tables,
     Compare(&'a str),
     Unknown(&'a str),
@@ -111,6 +113,7 @@ fn command(line: &str) -> Command<'_> {
         "\\q" | "quit" | "exit" => Command::Quit,
         "\\?" | "\\h" | "help" if rest.is_empty() => Command::Help,
         "\\d" => Command::Tables,
+        "\\set" => Command::Settings,
         "\\compare" => Command::Compare(rest),
         name if name.starts_with('\\') => Command::Unknown(name),
         _ => Command::Sql(line),
@@ -144,7 +147,11 @@ fn is_complete(input: &str) -> bool {
         return true;
     }
     match command(text) {
-        Command::Quit | Command::Help | Command::Tables | Command::Unknown(_) => return true,
+        Command::Quit
+        | Command::Help
+        | Command::Settings
+        | Command::Tables
+        | Command::Unknown(_) => return true,
         Command::Compare(sql) => return is_complete(sql),
         Command::Sql(_) => {}
     }

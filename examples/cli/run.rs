@@ -19,7 +19,7 @@ use crate::error::{CliError, Result};
 use crate::output::Output;
 
 /// A statement that is planned.
-pub(crate) enum Planned {
+enum Planned {
     /// It had its effect while it was planned, and has no rows: SET, CREATE TABLE, ...
     Done,
     /// The rows of an EXPLAIN.
@@ -57,7 +57,7 @@ pub(crate) async fn statement(
     let text = statement.to_string();
     let reported = is_reported(&statement);
     let start = Instant::now();
-    let (plan, kind) = match plan(session, statement).await? {
+    let (plan, kind) = match session.run(plan(session.clone(), statement)).await? {
         Planned::Done => return Ok(()),
         Planned::Plans(plans) => {
             let mut rows = output.rows(plans.schema(), Kind::Explain);
@@ -68,9 +68,8 @@ pub(crate) async fn statement(
     };
     let mut rows = output.rows(plan.schema(), kind);
     let mut count = 0;
-    let mut stream = session.execute(Arc::clone(&plan))?;
-    while let Some(batch) = stream.next().await {
-        let batch = batch?;
+    let mut batches = session.execute(Arc::clone(&plan));
+    while let Some(batch) = batches.next().await? {
         count += batch.num_rows();
         rows.push(batch)?;
     }
@@ -84,14 +83,14 @@ pub(crate) async fn statement(
 }
 
 /// Plans one statement; one without rows is executed as well.
-pub(crate) async fn plan(session: &Session, statement: Statement) -> Result<Planned> {
+async fn plan(session: Session, statement: Statement) -> Result<Planned> {
     let ctx = session.context();
     let logical = ctx.state().statement_to_plan(statement).await?;
     if let LogicalPlan::Explain(explain) = &logical
         && !explain.verbose
         && explain.explain_format == ExplainFormat::Indent
     {
-        return Ok(Planned::Plans(explained(session, explain).await?));
+        return Ok(Planned::Plans(explained(&session, explain).await?));
     }
     let (kind, has_rows) = match &logical {
         LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) => (Kind::Explain, true),
@@ -156,14 +155,18 @@ pub(crate) fn is_query(statement: &Statement) -> bool {
 
 /// Runs one query and keeps its rows.
 pub(crate) async fn collect(session: &Session, query: &Statement) -> Result<Collected> {
+    session.run(collected(session.clone(), query.clone())).await
+}
+
+async fn collected(session: Session, query: Statement) -> Result<Collected> {
     let text = query.to_string();
     let start = Instant::now();
-    let Planned::Rows { plan, .. } = plan(session, query.clone()).await? else {
+    let Planned::Rows { plan, .. } = plan(session.clone(), query).await? else {
         return Err(CliError::failed(format!("not a query: {text}")));
     };
     let schema = plan.schema();
     let mut batches = Vec::new();
-    let mut stream = session.execute(Arc::clone(&plan))?;
+    let mut stream = session.stream(Arc::clone(&plan))?;
     while let Some(batch) = stream.next().await {
         batches.push(batch?);
     }

@@ -42,7 +42,7 @@ pub fn fold_sizes(blocks: u32) -> impl Iterator<Item = u32> {
     (0..LEGAL_SIZES)
         .map(size_at)
         .take_while(move |&size| size <= blocks)
-        .filter(move |size| blocks % size == 0)
+        .filter(move |&size| blocks.is_multiple_of(size))
 }
 
 /// The smallest legal size in blocks at which `ndv` distinct keys are expected to give a false

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn bytes_are_as_documented() {
-        assert_eq!(encode(&[]), []);
+        assert!(encode(&[]).is_empty());
         assert_eq!(encode(&[0, 1, 129, 429]), [0, 1, 0x80, 1, 0xac, 2]);
         assert_eq!(
             encode(&[u64::MAX]),

@@ -285,6 +285,9 @@ impl RuntimeFilter {
         let content = match header.kind {
             EMPTY if body.is_empty() && header.distinct == 0 => Content::Empty,
             EMPTY => return Err(DecodeError::Malformed("an empty filter with keys")),
+            KEYS if header.distinct == 0 => {
+                return Err(DecodeError::Malformed("a key list without keys"));
+            }
             KEYS if header.distinct.saturating_mul(8) > max_bytes as u64 => {
                 return Err(DecodeError::TooLarge {
                     bytes: header.distinct.saturating_mul(8),

@@ -39,8 +39,9 @@ fn geometry_bytes(blocks: u32) -> u64 {
 /// Collects the key hashes of one build partition, or of many partials.
 ///
 /// Holds the distinct hashes in a set, until a list of them would be longer on the wire than a Bloom
-/// filter of the cap size; then in such a filter. So memory is bounded, by about four times the cap,
-/// however many rows come, and rows that repeat a key cost nothing.
+/// filter of the cap size; then in such a filter. So memory is bounded however many rows come, by about
+/// three times the cap (five for the moment in which the set grows), and rows that repeat a key take
+/// none.
 ///
 /// ```
 /// use runtime_filter_core::PartialBuilder;

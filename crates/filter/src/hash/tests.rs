@@ -237,7 +237,7 @@ fn batches_unlike_the_declaration_are_refused() {
     let mut out = vec![9];
     let mut error = |columns: &[ArrayRef]| hasher.hash_batch(columns, &mut out).unwrap_err();
     assert_eq!(
-        error(&[int.clone()]),
+        error(std::slice::from_ref(&int)),
         HashError::ColumnCount {
             expected: 2,
             got: 1
@@ -342,7 +342,9 @@ fn seeds_give_unrelated_hashes() {
         let with = |seed| {
             let mut hasher = KeyHasher::try_new(&[column.data_type().clone()], seed).unwrap();
             let mut out = Vec::new();
-            hasher.hash_batch(&[column.clone()], &mut out).unwrap();
+            hasher
+                .hash_batch(std::slice::from_ref(&column), &mut out)
+                .unwrap();
             out[0]
         };
         let (a, b): (u64, u64) = (with(1), with(2));
@@ -433,7 +435,7 @@ proptest! {
     fn text_hashes_alike_in_every_encoding(values in vec(proptest::option::of(".{0,30}"), 1..40), cut in 0usize..40) {
         let text: ArrayRef = Arc::new(StringArray::from(values));
         let cut = cut.min(text.len());
-        let wanted = hash(&[text.clone()]);
+        let wanted = hash(std::slice::from_ref(&text));
         let key = |key| DataType::Dictionary(Box::new(key), Box::new(DataType::Utf8));
         let encodings = [
             DataType::LargeUtf8, DataType::Utf8View, DataType::Binary, DataType::LargeBinary,
@@ -442,7 +444,7 @@ proptest! {
         ];
         for encoding in encodings {
             let array = arrow::compute::cast(&text, &encoding).unwrap();
-            let got = hash(&[array.clone()]);
+            let got = hash(std::slice::from_ref(&array));
             prop_assert_eq!(&got, &wanted, "{}", encoding);
             // Slices hash as the rows they show.
             let rest = hash(&[array.slice(cut, array.len() - cut)]);

@@ -1,0 +1,13 @@
+//! End-to-end tests: real workers, real gRPC, real files. One binary, so that
+//! DataFusion is linked once.
+//!
+//! The oracle of every test is the same query with our filters and DataFusion's
+//! own dynamic filters off.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+
+mod cli;
+mod faults;
+mod in_process;
+mod support;
+mod tpch;
