@@ -43,7 +43,9 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     runtime_filter_tpch::generate(&folder, 0.1, &mut |_| {})?;
     for table in ["orders", "lineitem"] {
         let path = format!("{}/{table}.parquet", folder.display());
-        context.register_parquet(table, path, ParquetReadOptions::default()).await?;
+        context
+            .register_parquet(table, path, ParquetReadOptions::default())
+            .await?;
     }
     let plan = context.sql(QUERY).await?.create_physical_plan().await?;
     let start = Instant::now();

@@ -25,8 +25,14 @@ async fn main() -> Result<()> {
     let config = SessionConfig::new()
         .with_target_partitions(4)
         // Large build sides, as in real data: both sides are repartitioned.
-        .set_usize("datafusion.optimizer.hash_join_single_partition_threshold", 0)
-        .set_usize("datafusion.optimizer.hash_join_single_partition_threshold_rows", 0);
+        .set_usize(
+            "datafusion.optimizer.hash_join_single_partition_threshold",
+            0,
+        )
+        .set_usize(
+            "datafusion.optimizer.hash_join_single_partition_threshold_rows",
+            0,
+        );
     let state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)

@@ -59,7 +59,9 @@ impl datafusion::execution::context::QueryPlanner for SingleNodePlanner {
         session: &dyn datafusion::catalog::Session,
     ) -> Result<Arc<dyn datafusion::physical_plan::ExecutionPlan>> {
         use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
-        DefaultPhysicalPlanner::default().create_physical_plan(logical_plan, session).await
+        DefaultPhysicalPlanner::default()
+            .create_physical_plan(logical_plan, session)
+            .await
     }
 }
 

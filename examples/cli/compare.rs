@@ -14,7 +14,7 @@ use datafusion::sql::parser::Statement;
 use crate::cluster::{QueryReport, Session};
 use crate::error::{CliError, Result};
 use crate::output::{self, Align, Output, TextTable};
-use crate::run::{self, Collected};
+use crate::run::{self, Collected, Script};
 
 /// Floating-point sums depend on the order of their terms, and partial sums arrive in any order.
 const RELATIVE_TOLERANCE: f64 = 1e-8;
@@ -55,13 +55,13 @@ impl Measured {
 /// Compares each query of the scripts and prints one table of all; other statements are run once.
 pub(crate) async fn run_scripts(
     session: &Session,
-    scripts: &[String],
+    scripts: &[Script],
     output: &mut Output,
 ) -> Result<Vec<Comparison>> {
     let mut comparisons = Vec::new();
     let mut warm = false;
     for script in scripts {
-        for statement in session.parse(script)? {
+        for (i, statement) in session.parse(&script.text)?.into_iter().enumerate() {
             if !run::is_query(&statement) {
                 run::interruptible(run::statement(session, statement, output)).await?;
                 continue;
@@ -71,11 +71,14 @@ pub(crate) async fn run_scripts(
                 run::interruptible(warm_up(session, &statement)).await?;
                 warm = true;
             }
-            let label = format!(
-                "{}: {}",
-                comparisons.len() + 1,
-                output::shorten(&statement.to_string(), 40)
-            );
+            let label = match &script.name {
+                Some(name) if i == 0 => name.clone(),
+                Some(name) => format!("{name} #{}", i + 1),
+                None => {
+                    let text = output::shorten(&statement.to_string(), 40);
+                    format!("{}: {text}", comparisons.len() + 1)
+                }
+            };
             let comparison = compare(session, &statement, label, 1, output);
             comparisons.push(run::interruptible(comparison).await?);
         }

@@ -33,6 +33,7 @@ use crate::args::Args;
 use crate::cluster::{Cluster, Session};
 use crate::error::{CliError, Result};
 use crate::output::Output;
+use crate::run::Script;
 
 /// DataFusion plans recursively; an unoptimised build needs more than a thread's usual 2 MiB.
 const STACK_BYTES: usize = 16 * 1024 * 1024;
@@ -95,7 +96,7 @@ fn start(args: &Args) -> Result<()> {
 async fn serve(
     args: &Args,
     cluster: &Cluster,
-    scripts: Option<Vec<String>>,
+    scripts: Option<Vec<Script>>,
     output: &mut Output,
 ) -> Result<()> {
     let session = cluster.session(args).await?;
@@ -119,18 +120,20 @@ async fn serve(
 
 /// The SQL given with `-c`, `--file`, or on a standard input that is no terminal; `None` if the
 /// prompt is to be opened.
-fn read_scripts(args: &Args) -> Result<Option<Vec<String>>> {
-    let mut scripts = args.commands.clone();
+fn read_scripts(args: &Args) -> Result<Option<Vec<Script>>> {
+    let mut scripts: Vec<Script> = args.commands.iter().cloned().map(Script::typed).collect();
     for file in &args.files {
         scripts.push(if file.as_os_str() == "-" {
-            read_stdin()?
+            Script::typed(read_stdin()?)
         } else {
-            std::fs::read_to_string(file)
-                .map_err(|e| CliError::failed(format!("cannot read {}: {e}", file.display())))?
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let text = std::fs::read_to_string(file)
+                .map_err(|e| CliError::failed(format!("cannot read {}: {e}", file.display())))?;
+            Script::file(name.into_owned(), text)
         });
     }
     if scripts.is_empty() && !args.wants_demo() && !std::io::stdin().is_terminal() {
-        scripts.push(read_stdin()?);
+        scripts.push(Script::typed(read_stdin()?));
     }
     Ok((!scripts.is_empty()).then_some(scripts))
 }
@@ -146,7 +149,7 @@ fn read_stdin() -> Result<String> {
 async fn run_scripts(
     args: &Args,
     session: &Session,
-    scripts: &[String],
+    scripts: &[Script],
     output: &mut Output,
 ) -> Result<()> {
     if args.compare {
@@ -154,7 +157,7 @@ async fn run_scripts(
         return compare::conclude(&comparisons);
     }
     for script in scripts {
-        for statement in session.parse(script)? {
+        for statement in session.parse(&script.text)? {
             run::interruptible(run::statement(session, statement, output)).await?;
         }
     }

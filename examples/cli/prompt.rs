@@ -93,7 +93,8 @@ async fn executed(session: &Session, sql: &str, output: &mut Output) -> Result<(
 }
 
 async fn compared(session: &Session, sql: &str, output: &mut Output) -> Result<()> {
-    let comparisons = compare::run_scripts(session, &[sql.to_owned()], output).await?;
+    let scripts = [run::Script::typed(sql.to_owned())];
+    let comparisons = compare::run_scripts(session, &scripts, output).await?;
     compare::conclude(&comparisons)
 }
 

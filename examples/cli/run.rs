@@ -18,6 +18,24 @@ use crate::cluster::{QueryReport, Session};
 use crate::error::{CliError, Result};
 use crate::output::Output;
 
+/// SQL text as it was given.
+pub(crate) struct Script {
+    /// Name of the file it came from.
+    pub(crate) name: Option<String>,
+    pub(crate) text: String,
+}
+
+impl Script {
+    pub(crate) fn typed(text: String) -> Self {
+        Self { name: None, text }
+    }
+
+    pub(crate) fn file(name: String, text: String) -> Self {
+        let name = Some(name);
+        Self { name, text }
+    }
+}
+
 /// A statement that is planned.
 enum Planned {
     /// It had its effect while it was planned, and has no rows: SET, CREATE TABLE, ...

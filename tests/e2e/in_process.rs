@@ -25,7 +25,13 @@ async fn context(filters: bool, force: bool) -> SessionContext {
         builder
     };
     let context = SessionContext::new_with_state(builder.build());
-    set(&context, &[("datafusion.optimizer.enable_dynamic_filter_pushdown", "false")]);
+    set(
+        &context,
+        &[(
+            "datafusion.optimizer.enable_dynamic_filter_pushdown",
+            "false",
+        )],
+    );
     register_folder(&context, &tpch_folder(0.01)).await;
     context
 }
@@ -42,7 +48,11 @@ async fn a_partitioned_join_drops_rows() {
         panic!("not one filter: {}", on.report);
     };
     assert_eq!(filter.verdict, "applied");
-    assert!(filter.probe.rows_dropped > 50_000, "of 60175 rows: {}", on.report);
+    assert!(
+        filter.probe.rows_dropped > 50_000,
+        "of 60175 rows: {}",
+        on.report
+    );
     assert_eq!(filter.build.tasks, 1);
 }
 
@@ -58,7 +68,10 @@ async fn where_it_cannot_pay_nothing_is_placed() {
     let [verdict] = scope.ledger() else {
         panic!("not one verdict: {:?}", scope.ledger());
     };
-    assert!(matches!(verdict.outcome, JoinOutcome::Refused(_)), "{verdict:?}");
+    assert!(
+        matches!(verdict.outcome, JoinOutcome::Refused(_)),
+        "{verdict:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,12 @@
 //! The oracle of every test is the same query with our filters and DataFusion's
 //! own dynamic filters off.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    unreachable_pub
+)]
 
 mod cli;
 mod faults;

@@ -29,22 +29,38 @@ pub struct Cluster {
 /// Settings that turn every join filter off, ours and DataFusion's.
 pub const ORACLE: [(&str, &str); 2] = [
     ("runtime_filter.enabled", "false"),
-    ("datafusion.optimizer.enable_dynamic_filter_pushdown", "false"),
+    (
+        "datafusion.optimizer.enable_dynamic_filter_pushdown",
+        "false",
+    ),
 ];
 
 /// Every join repartitions both sides.
 pub const PARTITIONED: [(&str, &str); 2] = [
-    ("datafusion.optimizer.hash_join_single_partition_threshold", "0"),
-    ("datafusion.optimizer.hash_join_single_partition_threshold_rows", "0"),
+    (
+        "datafusion.optimizer.hash_join_single_partition_threshold",
+        "0",
+    ),
+    (
+        "datafusion.optimizer.hash_join_single_partition_threshold_rows",
+        "0",
+    ),
 ];
 
 impl Cluster {
     pub async fn start(workers: usize) -> Self {
         let mut running = vec![];
         for _ in 0..workers {
-            running.push(WorkerServer::bind(([127, 0, 0, 1], 0).into()).await.unwrap());
+            running.push(
+                WorkerServer::bind(([127, 0, 0, 1], 0).into())
+                    .await
+                    .unwrap(),
+            );
         }
-        Self { workers: running, coordinator: Arc::new(Coordinator::new()) }
+        Self {
+            workers: running,
+            coordinator: Arc::new(Coordinator::new()),
+        }
     }
 
     pub fn urls(&self) -> Vec<String> {
@@ -61,10 +77,18 @@ impl Cluster {
         let deadline = Instant::now() + Duration::from_secs(10);
         let left = || {
             let workers: usize = self.workers.iter().map(|w| w.registry().len()).sum();
-            (workers, self.coordinator.registry().len(), self.coordinator.executions())
+            (
+                workers,
+                self.coordinator.registry().len(),
+                self.coordinator.executions(),
+            )
         };
         while left() != (0, 0, 0) {
-            assert!(Instant::now() < deadline, "left in workers, coordinator, hubs: {:?}", left());
+            assert!(
+                Instant::now() < deadline,
+                "left in workers, coordinator, hubs: {:?}",
+                left()
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -93,7 +117,12 @@ pub fn session(
 pub fn set(context: &SessionContext, settings: &[(&str, &str)]) {
     for (key, value) in settings {
         let state = context.state_ref();
-        state.write().config_mut().options_mut().set(key, value).unwrap();
+        state
+            .write()
+            .config_mut()
+            .options_mut()
+            .set(key, value)
+            .unwrap();
     }
 }
 
@@ -101,9 +130,15 @@ pub async fn register_folder(context: &SessionContext, folder: &Path) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
-        if path.extension().is_some_and(|extension| extension == "parquet") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "parquet")
+        {
             let path = path.to_str().unwrap();
-            context.register_parquet(name, path, ParquetReadOptions::default()).await.unwrap();
+            context
+                .register_parquet(name, path, ParquetReadOptions::default())
+                .await
+                .unwrap();
         }
     }
 }
@@ -124,7 +159,13 @@ pub struct Run {
 }
 
 pub async fn plan(context: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
-    context.sql(sql).await.unwrap().create_physical_plan().await.unwrap()
+    context
+        .sql(sql)
+        .await
+        .unwrap()
+        .create_physical_plan()
+        .await
+        .unwrap()
 }
 
 pub async fn run(context: &SessionContext, sql: &str) -> Run {
@@ -139,7 +180,9 @@ pub async fn run_plan(context: &SessionContext, sql: &str, plan: Arc<dyn Executi
         .unwrap_or_else(|_| panic!("hangs: {sql}"))
         .unwrap_or_else(|error| panic!("{error}: {sql}"));
     let rows = Rows::new(&batches);
-    let report = query_report(&plan, sql, rows.0.len(), start.elapsed()).await.unwrap();
+    let report = query_report(&plan, sql, rows.0.len(), start.elapsed())
+        .await
+        .unwrap();
     Run { rows, report, plan }
 }
 
@@ -206,8 +249,12 @@ impl Rows {
     pub fn assert_same(&self, oracle: &Self, what: &str) {
         assert_eq!(self.0.len(), oracle.0.len(), "number of rows: {what}");
         for (ours, theirs) in self.0.iter().zip(&oracle.0) {
-            let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.matches(b));
-            assert!(same, "{what}\n  with filters    {ours:?}\n  without filters {theirs:?}");
+            let same =
+                ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.matches(b));
+            assert!(
+                same,
+                "{what}\n  with filters    {ours:?}\n  without filters {theirs:?}"
+            );
         }
     }
 

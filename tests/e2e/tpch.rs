@@ -5,7 +5,9 @@ use crate::support::{Cluster, ORACLE, PARTITIONED, register_folder, run, tpch_fo
 const SCALE: f64 = 0.01;
 
 /// Queries with a join.
-const JOINS: [u8; 20] = [2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22];
+const JOINS: [u8; 20] = [
+    2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
+];
 
 /// Runs Q2-Q22 off and on. Returns how many filters were applied and how many
 /// rows they dropped.
@@ -21,13 +23,22 @@ async fn off_and_on(settings: &[(&str, &str)]) -> (usize, u64) {
         let sql = runtime_filter_tpch::query(number).unwrap();
         let off = run(&oracle, sql).await;
         let on = run(&filtered, sql).await;
-        on.rows.assert_same(&off.rows, &format!("Q{number} with {settings:?}"));
-        assert!(off.report.filters.is_empty(), "the oracle of Q{number} has filters");
+        on.rows
+            .assert_same(&off.rows, &format!("Q{number} with {settings:?}"));
+        assert!(
+            off.report.filters.is_empty(),
+            "the oracle of Q{number} has filters"
+        );
         if JOINS.contains(&number) {
             let looked_at = on.report.filters.len() + on.report.refusals.len();
             assert!(looked_at > 0, "no join of Q{number} got a verdict");
         }
-        applied += on.report.filters.iter().filter(|f| f.verdict == "applied").count();
+        applied += on
+            .report
+            .filters
+            .iter()
+            .filter(|f| f.verdict == "applied")
+            .count();
         dropped += on.report.rows_dropped();
     }
     cluster.assert_empty().await;

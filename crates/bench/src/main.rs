@@ -34,7 +34,11 @@ struct Args {
     #[arg(long, default_value_t = 4)]
     workers: usize,
     /// TPC-H queries to run.
-    #[arg(long, value_delimiter = ',', default_value = "2,3,4,5,7,8,9,12,13,14,17,18,20,21,22")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "2,3,4,5,7,8,9,12,13,14,17,18,20,21,22"
+    )]
     queries: Vec<u8>,
     /// Runs of each query, off and on.
     #[arg(long, default_value_t = 3)]
@@ -81,12 +85,16 @@ async fn bench(args: Args) -> Result<bool> {
 
     let mut table = Table::default();
     for number in &args.queries {
-        let sql = runtime_filter_tpch::query(*number).ok_or(format!("TPC-H has no query {number}"))?;
+        let sql =
+            runtime_filter_tpch::query(*number).ok_or(format!("TPC-H has no query {number}"))?;
         let mut best: [Option<(QueryReport, Vec<String>)>; 2] = [None, None];
         for _ in 0..args.repeats.max(1) {
             for (context, best) in [&off, &on].into_iter().zip(&mut best) {
                 let run = run(context, sql).await?;
-                if best.as_ref().is_none_or(|(report, _)| run.0.elapsed_ms < report.elapsed_ms) {
+                if best
+                    .as_ref()
+                    .is_none_or(|(report, _)| run.0.elapsed_ms < report.elapsed_ms)
+                {
                     *best = Some(run);
                 }
             }
@@ -130,14 +138,22 @@ async fn session(
         .build();
     let context = SessionContext::new_with_state(state);
     for setting in &args.settings {
-        let (key, value) =
-            setting.split_once('=').ok_or(format!("--set takes KEY=VALUE, not '{setting}'"))?;
-        context.state_ref().write().config_mut().options_mut().set(key, value)?;
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or(format!("--set takes KEY=VALUE, not '{setting}'"))?;
+        context
+            .state_ref()
+            .write()
+            .config_mut()
+            .options_mut()
+            .set(key, value)?;
     }
     for table in runtime_filter_tpch::TABLES {
         let path = folder.join(format!("{table}.parquet"));
         let path = path.to_str().ok_or("the data folder's name is not UTF-8")?;
-        context.register_parquet(table, path, ParquetReadOptions::default()).await?;
+        context
+            .register_parquet(table, path, ParquetReadOptions::default())
+            .await?;
     }
     Ok(context)
 }
@@ -163,7 +179,8 @@ fn rows(batches: &[RecordBatch]) -> Result<Vec<String>> {
             for column in batch.columns() {
                 match column.data_type() {
                     DataType::Float64 => {
-                        text += &format!("{:.6e}|", column.as_primitive::<Float64Type>().value(row));
+                        text +=
+                            &format!("{:.6e}|", column.as_primitive::<Float64Type>().value(row));
                     }
                     _ => {
                         let format = ArrayFormatter::try_new(column, &FormatOptions::default())?;
@@ -191,17 +208,35 @@ struct Table {
 }
 
 impl Table {
-    fn row(&mut self, number: u8, off: &(QueryReport, Vec<String>), on: &(QueryReport, Vec<String>)) {
+    fn row(
+        &mut self,
+        number: u8,
+        off: &(QueryReport, Vec<String>),
+        on: &(QueryReport, Vec<String>),
+    ) {
         if self.queries == 0 {
             println!(
                 "{:>5} {:>10} {:>10} {:>10} {:>7} {:>11} {:>9} {:>8} {:>8} {:>6}  rows",
-                "query", "off MB", "on MB", "filters MB", "left", "dropped", "early", "off ms", "on ms", "ratio"
+                "query",
+                "off MB",
+                "on MB",
+                "filters MB",
+                "left",
+                "dropped",
+                "early",
+                "off ms",
+                "on ms",
+                "ratio"
             );
         }
         let mb = |bytes: u64| bytes as f64 / 1e6;
         let (same, off, on) = (off.1 == on.1, &off.0, &on.0);
         let filters = on.filter_traffic.bytes_up + on.filter_traffic.bytes_down;
-        let early: u64 = on.filters.iter().map(|f| f.probe.polls_before_verdict).sum();
+        let early: u64 = on
+            .filters
+            .iter()
+            .map(|f| f.probe.polls_before_verdict)
+            .sum();
         let polls: u64 = on.filters.iter().map(|f| f.probe.first_polls).sum();
         println!(
             "{:>5} {:>10.2} {:>10.2} {:>10.3} {:>6.1}% {:>11} {:>9} {:>8.0} {:>8.0} {:>6.2}  {}",

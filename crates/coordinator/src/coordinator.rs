@@ -41,7 +41,9 @@ pub struct Coordinator {
 
 impl std::fmt::Debug for Coordinator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Coordinator").field("exchange", &self.exchange).finish_non_exhaustive()
+        f.debug_struct("Coordinator")
+            .field("exchange", &self.exchange)
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,11 +78,13 @@ impl Coordinator {
         match Link::dial(url, self.exchange.coordinator(), Arc::clone(&self.hubs)).await {
             Ok(link) => {
                 let link = Arc::new(link);
-                self.links().insert(url.clone(), Slot::Open(Arc::clone(&link)));
+                self.links()
+                    .insert(url.clone(), Slot::Open(Arc::clone(&link)));
                 Ok(link)
             }
             Err(error) => {
-                self.links().insert(url.clone(), Slot::Failed(Instant::now()));
+                self.links()
+                    .insert(url.clone(), Slot::Failed(Instant::now()));
                 Err(error)
             }
         }
@@ -115,7 +119,8 @@ impl ClusterCoordinator for Coordinator {
             };
             let begun = tokio::time::timeout(options.begin_timeout(), begin).await;
             if begun.is_err() {
-                self.links().insert(url.clone(), Slot::Failed(Instant::now()));
+                self.links()
+                    .insert(url.clone(), Slot::Failed(Instant::now()));
             }
             begun.unwrap_or(Err(LinkError::Closed))
         }))

@@ -80,7 +80,11 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects to `url` and agrees on the protocol.
-    pub(crate) async fn dial(url: &Url, coordinator: u64, hubs: Arc<Hubs>) -> Result<Self, LinkError> {
+    pub(crate) async fn dial(
+        url: &Url,
+        coordinator: u64,
+        hubs: Arc<Hubs>,
+    ) -> Result<Self, LinkError> {
         static NEXT_RECEIVER: AtomicU64 = AtomicU64::new(0);
         let channel = Endpoint::from_shared(url.to_string())?
             .connect_timeout(CONNECT_TIMEOUT)
@@ -102,12 +106,21 @@ impl Link {
             .await
             .map_err(Box::new)?
             .into_inner();
-        match inbound.message().await.map_err(Box::new)?.and_then(|m| m.message) {
+        match inbound
+            .message()
+            .await
+            .map_err(Box::new)?
+            .and_then(|m| m.message)
+        {
             Some(Message::Welcome(welcome)) => {
                 wire::check_versions(welcome.protocol_version, welcome.hash_scheme)?;
             }
             Some(_) => {
-                return Err(WireError::Unexpected { expected: "Welcome", got: "another message" }.into());
+                return Err(WireError::Unexpected {
+                    expected: "Welcome",
+                    got: "another message",
+                }
+                .into());
             }
             None => return Err(LinkError::Closed),
         }
@@ -178,7 +191,10 @@ impl Reader {
     }
 
     async fn run(self, mut inbound: Streaming<proto::ToCoordinator>) {
-        while let Ok(Some(proto::ToCoordinator { message: Some(message) })) = inbound.message().await {
+        while let Ok(Some(proto::ToCoordinator {
+            message: Some(message),
+        })) = inbound.message().await
+        {
             if self.handle(message).is_err() {
                 break;
             }
@@ -200,7 +216,10 @@ impl Reader {
     fn handle(&self, message: Message) -> Result<(), WireError> {
         match message {
             Message::Welcome(_) => {
-                return Err(WireError::Unexpected { expected: "an answer", got: "a second Welcome" });
+                return Err(WireError::Unexpected {
+                    expected: "an answer",
+                    got: "a second Welcome",
+                });
             }
             Message::Began(began) => {
                 if let Some(sender) = self.pending().begun.remove(&began.sequence) {
@@ -211,8 +230,10 @@ impl Reader {
                 // An execution that is not here has ended already.
                 if let Some(hub) = self.hubs.get(interest.sequence) {
                     hub.add_bytes_up(wire::wire_len(&interest));
-                    let sink =
-                        Sink { sequence: interest.sequence, outbound: WeakUnboundedSender::clone(&self.outbound) };
+                    let sink = Sink {
+                        sequence: interest.sequence,
+                        outbound: WeakUnboundedSender::clone(&self.outbound),
+                    };
                     hub.subscribe(interest.filter, self.receiver, Arc::new(sink));
                 }
             }
@@ -239,7 +260,11 @@ impl VerdictSink for Sink {
         };
         let message = wire::verdict(self.sequence, filter, verdict);
         let bytes = wire::wire_len(&message);
-        if outbound.send(message).is_ok() { bytes } else { 0 }
+        if outbound.send(message).is_ok() {
+            bytes
+        } else {
+            0
+        }
     }
 
     fn is_remote(&self) -> bool {

@@ -59,7 +59,9 @@ pub struct Hub {
 
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hub").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Hub")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -77,10 +79,24 @@ impl Hub {
                     verdict: None,
                 };
                 let merge = Merge::new(settings.cap_blocks());
-                (policy.id, FilterState { policy, merge, record, receivers: HashMap::new() })
+                (
+                    policy.id,
+                    FilterState {
+                        policy,
+                        merge,
+                        record,
+                        receivers: HashMap::new(),
+                    },
+                )
             })
             .collect();
-        Self { settings, state: Mutex::new(HubState { filters, ..HubState::default() }) }
+        Self {
+            settings,
+            state: Mutex::new(HubState {
+                filters,
+                ..HubState::default()
+            }),
+        }
     }
 
     /// What every process of the execution must agree on.
@@ -105,7 +121,11 @@ impl Hub {
             sink.deliver(filter, &Verdict::PassAll(PassAllReason::Malformed));
             return;
         };
-        if filter_state.receivers.insert(receiver, Arc::clone(&sink)).is_some() {
+        if filter_state
+            .receivers
+            .insert(receiver, Arc::clone(&sink))
+            .is_some()
+        {
             return;
         }
         if let Some(verdict) = filter_state.record.verdict.clone() {
@@ -180,7 +200,11 @@ impl Hub {
 
     /// What is known about each filter, by number.
     pub fn records(&self) -> Vec<FilterRecord> {
-        self.lock().filters.values().map(|f| f.record.clone()).collect()
+        self.lock()
+            .filters
+            .values()
+            .map(|f| f.record.clone())
+            .collect()
     }
 
     fn advance(&self, state: &mut HubState, filter: u32, step: Step) {
@@ -192,7 +216,11 @@ impl Hub {
             Step::PassAll(reason) => Verdict::PassAll(reason),
             Step::Complete(keys) => {
                 filter_state.record.distinct_keys = Some(keys.distinct_keys());
-                let remote = filter_state.receivers.values().filter(|r| r.is_remote()).count();
+                let remote = filter_state
+                    .receivers
+                    .values()
+                    .filter(|r| r.is_remote())
+                    .count();
                 decide(*keys, self.settings.seed, &filter_state.policy, remote)
             }
         };

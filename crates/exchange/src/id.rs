@@ -49,10 +49,20 @@ mod tests {
 
     #[test]
     fn text_round_trips_and_other_text_is_refused() {
-        let id = ExecutionId { coordinator: 0xfe, sequence: 12 };
+        let id = ExecutionId {
+            coordinator: 0xfe,
+            sequence: 12,
+        };
         assert_eq!(id.to_string(), "00000000000000fe-12");
         assert_eq!(id.to_string().parse::<ExecutionId>().unwrap(), id);
-        for bad in ["", "-", "fe-12", "00000000000000fe-", "00000000000000fe-x", "00000000000000fé-1"] {
+        for bad in [
+            "",
+            "-",
+            "fe-12",
+            "00000000000000fe-",
+            "00000000000000fe-x",
+            "00000000000000fé-1",
+        ] {
             assert!(bad.parse::<ExecutionId>().is_err(), "{bad}");
         }
     }

@@ -34,7 +34,9 @@ pub struct ActiveExecution {
 
 impl std::fmt::Debug for ActiveExecution {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ActiveExecution").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ActiveExecution")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -111,14 +113,24 @@ impl InProcessExchange {
             coordinator: self.coordinator,
             sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
         };
-        let settings =
-            ExecutionSettings { seed: random(), max_filter_bytes: request.max_filter_bytes };
+        let settings = ExecutionSettings {
+            seed: random(),
+            max_filter_bytes: request.max_filter_bytes,
+        };
         let hub = Arc::new(Hub::new(settings, request.filters));
-        let uplink = Arc::new(LocalUplink { hub: Arc::clone(&hub), execution: OnceLock::new() });
+        let uplink = Arc::new(LocalUplink {
+            hub: Arc::clone(&hub),
+            execution: OnceLock::new(),
+        });
         if let Some(execution) = self.registry.begin(id, settings, Arc::clone(&uplink) as _) {
             let _ = uplink.execution.set(Arc::downgrade(&execution));
         }
-        ActiveExecution { id, hub, registry: Arc::clone(&self.registry), on_end: None }
+        ActiveExecution {
+            id,
+            hub,
+            registry: Arc::clone(&self.registry),
+            on_end: None,
+        }
     }
 }
 
@@ -149,7 +161,11 @@ impl Uplink for LocalUplink {
 
     fn interest(&self, _: ExecutionId, filter: u32) {
         if let Some(execution) = self.execution.get() {
-            self.hub.subscribe(filter, LOCAL_RECEIVER, Arc::new(LocalSink(Weak::clone(execution))));
+            self.hub.subscribe(
+                filter,
+                LOCAL_RECEIVER,
+                Arc::new(LocalSink(Weak::clone(execution))),
+            );
         }
     }
 }

@@ -63,7 +63,11 @@ pub struct Merge {
 impl Merge {
     /// A merge that has heard of no task. `cap_blocks`: geometry of dense partials.
     pub fn new(cap_blocks: u32) -> Self {
-        Self { task_count: None, arrived: BTreeSet::new(), keys: Some(PartialBuilder::new(cap_blocks)) }
+        Self {
+            task_count: None,
+            arrived: BTreeSet::new(),
+            keys: Some(PartialBuilder::new(cap_blocks)),
+        }
     }
 
     /// Tasks that have reported so far.

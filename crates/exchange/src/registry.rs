@@ -49,7 +49,9 @@ pub struct Registry {
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registry").field("executions", &self.len()).finish()
+        f.debug_struct("Registry")
+            .field("executions", &self.len())
+            .finish()
     }
 }
 
@@ -60,7 +62,9 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ExecutionId, Arc<Execution>>> {
-        self.executions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.executions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This process takes part in `id` from now on. `None` if it does already.
@@ -74,7 +78,12 @@ impl Registry {
         if executions.contains_key(&id) {
             return None;
         }
-        let execution = Arc::new(Execution { id, settings, uplink, state: Mutex::default() });
+        let execution = Arc::new(Execution {
+            id,
+            settings,
+            uplink,
+            state: Mutex::default(),
+        });
         executions.insert(id, Arc::clone(&execution));
         Some(execution)
     }
@@ -94,8 +103,12 @@ impl Registry {
 
     /// Ends every execution of one coordinator.
     pub fn end_coordinator(&self, coordinator: u64, reason: PassAllReason) {
-        let ids: Vec<_> =
-            self.lock().keys().filter(|id| id.coordinator == coordinator).copied().collect();
+        let ids: Vec<_> = self
+            .lock()
+            .keys()
+            .filter(|id| id.coordinator == coordinator)
+            .copied()
+            .collect();
         for id in ids {
             self.end(&id, reason);
         }
@@ -152,7 +165,9 @@ pub struct Execution {
 
 impl std::fmt::Debug for Execution {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Execution").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Execution")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -199,7 +214,11 @@ impl Execution {
         let now = Instant::now();
         // Far beyond any query, and far from what an Instant can hold.
         let wait = wait.min(Duration::from_secs(86_400));
-        *self.lock().deadlines.entry((filter, task)).or_insert(now + wait)
+        *self
+            .lock()
+            .deadlines
+            .entry((filter, task))
+            .or_insert(now + wait)
     }
 
     /// A partition of a build task has ended: `keys` holds all of its rows.
@@ -210,7 +229,10 @@ impl Execution {
             if state.ended.is_some() {
                 return;
             }
-            if task.partitions == 0 || task.partitions > MAX_PARTITIONS || partition >= task.partitions {
+            if task.partitions == 0
+                || task.partitions > MAX_PARTITIONS
+                || partition >= task.partitions
+            {
                 Err(PassAllReason::InconsistentTasks)
             } else {
                 let cap_blocks = self.settings.cap_blocks();
@@ -288,7 +310,10 @@ impl Execution {
         if state.ended.is_some() {
             return;
         }
-        let sender = state.verdicts.entry(filter).or_insert_with(|| watch::Sender::new(None));
+        let sender = state
+            .verdicts
+            .entry(filter)
+            .or_insert_with(|| watch::Sender::new(None));
         sender.send_if_modified(|current| {
             let first = current.is_none();
             if first {

@@ -83,8 +83,15 @@ mod tests {
     fn codes_are_unique_and_round_trip() {
         for (i, reason) in PassAllReason::ALL.iter().enumerate() {
             assert_eq!(PassAllReason::from_code(reason.code()), *reason);
-            assert!(PassAllReason::ALL[..i].iter().all(|r| r.code() != reason.code()));
+            assert!(
+                PassAllReason::ALL[..i]
+                    .iter()
+                    .all(|r| r.code() != reason.code())
+            );
         }
-        assert_eq!(PassAllReason::from_code(4_000_000), PassAllReason::Unrecognised);
+        assert_eq!(
+            PassAllReason::from_code(4_000_000),
+            PassAllReason::Unrecognised
+        );
     }
 }

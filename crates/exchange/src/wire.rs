@@ -38,13 +38,17 @@ pub enum WireError {
         got: &'static str,
     },
     /// The other side speaks another protocol.
-    #[error("the other side speaks protocol {theirs}, this side {PROTOCOL_VERSION}; upgrade the older one")]
+    #[error(
+        "the other side speaks protocol {theirs}, this side {PROTOCOL_VERSION}; upgrade the older one"
+    )]
     Protocol {
         /// Version of the other side.
         theirs: u32,
     },
     /// The other side hashes differently, so its filters mean nothing here.
-    #[error("the other side hashes keys with scheme {theirs}, this side with {HASH_SCHEME}; upgrade the older one")]
+    #[error(
+        "the other side hashes keys with scheme {theirs}, this side with {HASH_SCHEME}; upgrade the older one"
+    )]
     HashScheme {
         /// Scheme of the other side.
         theirs: u32,
@@ -80,10 +84,14 @@ pub fn welcome() -> proto::ToCoordinator {
 /// If they do not.
 pub fn check_versions(protocol_version: u32, hash_scheme: u32) -> Result<(), WireError> {
     if protocol_version != PROTOCOL_VERSION {
-        return Err(WireError::Protocol { theirs: protocol_version });
+        return Err(WireError::Protocol {
+            theirs: protocol_version,
+        });
     }
     if hash_scheme != HASH_SCHEME {
-        return Err(WireError::HashScheme { theirs: hash_scheme });
+        return Err(WireError::HashScheme {
+            theirs: hash_scheme,
+        });
     }
     Ok(())
 }
@@ -103,16 +111,21 @@ pub fn begin(execution: ExecutionId, settings: &ExecutionSettings) -> proto::ToW
 /// If its filters could grow beyond [`MAX_FILTER_BYTES`].
 pub fn read_begin(begin: &proto::Begin) -> Result<ExecutionSettings, WireError> {
     match usize::try_from(begin.max_filter_bytes) {
-        Ok(max_filter_bytes) if max_filter_bytes <= MAX_FILTER_BYTES => {
-            Ok(ExecutionSettings { seed: begin.seed, max_filter_bytes })
-        }
-        _ => Err(WireError::TooLarge { bytes: begin.max_filter_bytes }),
+        Ok(max_filter_bytes) if max_filter_bytes <= MAX_FILTER_BYTES => Ok(ExecutionSettings {
+            seed: begin.seed,
+            max_filter_bytes,
+        }),
+        _ => Err(WireError::TooLarge {
+            bytes: begin.max_filter_bytes,
+        }),
     }
 }
 
 /// The worker takes part in an execution.
 pub fn began(sequence: u64) -> proto::ToCoordinator {
-    to_coordinator(proto::to_coordinator::Message::Began(proto::Began { sequence }))
+    to_coordinator(proto::to_coordinator::Message::Began(proto::Began {
+        sequence,
+    }))
 }
 
 /// The coordinator ends an execution.
@@ -122,7 +135,10 @@ pub fn end(sequence: u64) -> proto::ToWorker {
 
 /// The worker has a probe of a filter.
 pub fn interest(sequence: u64, filter: u32) -> proto::ToCoordinator {
-    to_coordinator(proto::to_coordinator::Message::Interest(proto::Interest { sequence, filter }))
+    to_coordinator(proto::to_coordinator::Message::Interest(proto::Interest {
+        sequence,
+        filter,
+    }))
 }
 
 /// A build task has reported.
@@ -205,9 +221,13 @@ pub fn wire_len(message: &impl Message) -> u64 {
 }
 
 fn to_worker(message: proto::to_worker::Message) -> proto::ToWorker {
-    proto::ToWorker { message: Some(message) }
+    proto::ToWorker {
+        message: Some(message),
+    }
 }
 
 fn to_coordinator(message: proto::to_coordinator::Message) -> proto::ToCoordinator {
-    proto::ToCoordinator { message: Some(message) }
+    proto::ToCoordinator {
+        message: Some(message),
+    }
 }

@@ -47,7 +47,10 @@ impl PhysicalExtensionCodec for RuntimeFilterCodec {
             return internal_err!("not a runtime filter node of this version");
         };
         if payload.len() > MAX_PAYLOAD_BYTES {
-            return internal_err!("a runtime filter node of {} bytes is too large", payload.len());
+            return internal_err!(
+                "a runtime filter node of {} bytes is too large",
+                payload.len()
+            );
         }
         let [input] = inputs else {
             return internal_err!("a runtime filter node has one input, not {}", inputs.len());
@@ -68,10 +71,18 @@ impl PhysicalExtensionCodec for RuntimeFilterCodec {
     ) -> Result<()> {
         let node = if let Some(build) = node.downcast_ref::<RuntimeFilterBuildExec>() {
             let (spec, keys) = (build.spec().as_ref().clone(), build.keys().to_vec());
-            Node { role: Role::Build, spec, keys }
+            Node {
+                role: Role::Build,
+                spec,
+                keys,
+            }
         } else if let Some(probe) = node.downcast_ref::<RuntimeFilterProbeExec>() {
             let (spec, keys) = (probe.spec().as_ref().clone(), probe.keys().to_vec());
-            Node { role: Role::Probe, spec, keys }
+            Node {
+                role: Role::Probe,
+                spec,
+                keys,
+            }
         } else {
             return internal_err!("{} is not a runtime filter node", node.name());
         };
@@ -89,16 +100,18 @@ mod payload {
     }
 
     pub(super) fn encode(node: &Node, bytes: &mut Vec<u8>) -> Result<()> {
-        let encoded = bincode::serde::encode_to_vec(node, config())
-            .map_err(|e| internal_datafusion_err!("a runtime filter node cannot be encoded: {e}"))?;
+        let encoded = bincode::serde::encode_to_vec(node, config()).map_err(|e| {
+            internal_datafusion_err!("a runtime filter node cannot be encoded: {e}")
+        })?;
         bytes.extend_from_slice(&encoded);
         Ok(())
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Node> {
-        let unreadable = |e| internal_datafusion_err!("a runtime filter node cannot be decoded: {e}");
-        let (node, read) =
-            bincode::serde::decode_from_slice(bytes, config()).map_err(|e| unreadable(e.to_string()))?;
+        let unreadable =
+            |e| internal_datafusion_err!("a runtime filter node cannot be decoded: {e}");
+        let (node, read) = bincode::serde::decode_from_slice(bytes, config())
+            .map_err(|e| unreadable(e.to_string()))?;
         if read != bytes.len() {
             return Err(unreadable(format!("{} bytes too many", bytes.len() - read)));
         }
@@ -126,12 +139,20 @@ mod tests {
             join: "Inner a = b".into(),
             null_equals_null: true,
             wait: WaitClass::InStage,
-            estimates: Estimates { build_rows: Some(1), probe_rows: None, probe_bytes: Some(u64::MAX) },
+            estimates: Estimates {
+                build_rows: Some(1),
+                probe_rows: None,
+                probe_bytes: Some(u64::MAX),
+            },
         };
         let node = RuntimeFilterProbeExec::try_new(Arc::new(spec), vec![2, 1], input()).unwrap();
         let mut bytes = vec![];
         RuntimeFilterCodec
-            .try_encode(Arc::new(node), &mut bytes, &DefaultPhysicalProtoConverter {})
+            .try_encode(
+                Arc::new(node),
+                &mut bytes,
+                &DefaultPhysicalProtoConverter {},
+            )
             .unwrap();
         bytes
     }

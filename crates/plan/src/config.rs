@@ -26,7 +26,7 @@ extensions_options! {
 
         /// Milliseconds that the start of a query waits for the workers to take
         /// part. The query then runs without filters.
-        pub begin_timeout_ms: u64, default = 500
+        pub begin_timeout_ms: u64, default = 1000
 
         /// Bytes that one filter may have; at most 268435456.
         pub max_filter_bytes: usize, default = 16 * 1024 * 1024
@@ -71,13 +71,22 @@ impl RuntimeFilterOptions {
         let open_unit = |value: f64| value > 0.0 && value < 1.0;
         let closed_unit = |value: f64| (0.0..=1.0).contains(&value);
         if !open_unit(self.target_fpp) {
-            return config_err!("runtime_filter.target_fpp must lie between 0 and 1, but is {}", self.target_fpp);
+            return config_err!(
+                "runtime_filter.target_fpp must lie between 0 and 1, but is {}",
+                self.target_fpp
+            );
         }
         if !closed_unit(self.min_saving) {
-            return config_err!("runtime_filter.min_saving must be 0 to 1, but is {}", self.min_saving);
+            return config_err!(
+                "runtime_filter.min_saving must be 0 to 1, but is {}",
+                self.min_saving
+            );
         }
         if !closed_unit(self.max_keep_rate) {
-            return config_err!("runtime_filter.max_keep_rate must be 0 to 1, but is {}", self.max_keep_rate);
+            return config_err!(
+                "runtime_filter.max_keep_rate must be 0 to 1, but is {}",
+                self.max_keep_rate
+            );
         }
         if !(32..=largest).contains(&self.max_filter_bytes) {
             return config_err!(

@@ -181,7 +181,10 @@ pub async fn query_report(
     let measured = scope.as_ref().unwrap_or(plan);
     let measured = tokio::time::timeout(
         METRICS_TIMEOUT,
-        rewrite_distributed_plan_with_metrics(Arc::clone(measured), DistributedMetricsFormat::Aggregated),
+        rewrite_distributed_plan_with_metrics(
+            Arc::clone(measured),
+            DistributedMetricsFormat::Aggregated,
+        ),
     )
     .await
     .map_err(|_| exec_datafusion_err!("the metrics of the query's tasks did not arrive"))??;
@@ -208,25 +211,44 @@ pub async fn query_report(
         .iter()
         .filter_map(|verdict| match &verdict.outcome {
             JoinOutcome::Placed { .. } => None,
-            JoinOutcome::Refused(refusal) => {
-                Some(RefusalReport { join: verdict.join.clone(), reason: refusal.to_string() })
-            }
+            JoinOutcome::Refused(refusal) => Some(RefusalReport {
+                join: verdict.join.clone(),
+                reason: refusal.to_string(),
+            }),
         })
         .collect();
     let mut records: BTreeMap<u32, FilterRecord> = BTreeMap::new();
     if let Some(run) = scope.latest_run() {
         let (bytes_up, bytes_down) = run.hub.traffic();
-        report.filter_traffic = FilterTraffic { bytes_up, bytes_down };
-        records.extend(run.hub.records().into_iter().map(|record| (record.id, record)));
+        report.filter_traffic = FilterTraffic {
+            bytes_up,
+            bytes_down,
+        };
+        records.extend(
+            run.hub
+                .records()
+                .into_iter()
+                .map(|record| (record.id, record)),
+        );
     }
     for spec in scope.filters() {
         let probe = probes.get(&spec.id).copied().unwrap_or_default();
-        report.filters.push(filter_report(spec.id, &spec.join, records.get(&spec.id), probe));
+        report.filters.push(filter_report(
+            spec.id,
+            &spec.join,
+            records.get(&spec.id),
+            probe,
+        ));
     }
     Ok(report)
 }
 
-fn filter_report(id: u32, join: &str, record: Option<&FilterRecord>, probe: ProbeSums) -> FilterReport {
+fn filter_report(
+    id: u32,
+    join: &str,
+    record: Option<&FilterRecord>,
+    probe: ProbeSums,
+) -> FilterReport {
     let (mut shape, mut verdict, mut reason) = (None, "pass_all", None);
     match record.and_then(|record| record.verdict.as_ref()) {
         Some(Verdict::Filter(filter)) => {
@@ -292,7 +314,11 @@ impl ProbeSums {
         };
         let looked_at = self.report.rows_in.saturating_sub(self.skipped);
         let disabled_after_rows = (self.switched_off > 0).then_some(looked_at);
-        ProbeReport { arrived, disabled_after_rows, ..self.report }
+        ProbeReport {
+            arrived,
+            disabled_after_rows,
+            ..self.report
+        }
     }
 }
 
@@ -317,7 +343,10 @@ impl QueryReport {
 
     /// Rows dropped by all filters.
     pub fn rows_dropped(&self) -> u64 {
-        self.filters.iter().map(|filter| filter.probe.rows_dropped).sum()
+        self.filters
+            .iter()
+            .map(|filter| filter.probe.rows_dropped)
+            .sum()
     }
 }
 
@@ -349,7 +378,9 @@ impl fmt::Display for QueryReport {
                     filter.build.distinct_keys.unwrap_or(0),
                     kb(shape.bytes)
                 )?,
-                (None, reason) => write!(f, "pass all ({}), ", reason.as_deref().unwrap_or("unknown"))?,
+                (None, reason) => {
+                    write!(f, "pass all ({}), ", reason.as_deref().unwrap_or("unknown"))?
+                }
             }
             writeln!(
                 f,

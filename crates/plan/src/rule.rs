@@ -60,12 +60,18 @@ impl RuntimeFilterRule {
     /// A rule for plans that run in this process. A session that has registered
     /// [`RuntimeFilterOptions`] as an extension overrides `options`.
     pub fn new(options: RuntimeFilterOptions) -> Self {
-        Self { options, in_process: Some(Arc::default()) }
+        Self {
+            options,
+            in_process: Some(Arc::default()),
+        }
     }
 
     /// A rule for plans that a distributed planner cuts into stages afterwards.
     pub fn for_cluster(options: RuntimeFilterOptions) -> Self {
-        Self { options, in_process: None }
+        Self {
+            options,
+            in_process: None,
+        }
     }
 }
 
@@ -84,7 +90,11 @@ impl PhysicalOptimizerRule for RuntimeFilterRule {
             Some(_) => Mode::InProcess,
             None => Mode::Cluster,
         };
-        let Placement { plan, filters, ledger } = place(plan, options, config, mode)?;
+        let Placement {
+            plan,
+            filters,
+            ledger,
+        } = place(plan, options, config, mode)?;
         let Some(exchange) = &self.in_process else {
             let _ = PLACED.try_with(|placed| {
                 let mut placed = placed.borrow_mut();
@@ -132,7 +142,8 @@ pub struct RuntimeFilterQueryPlanner {
 
 impl fmt::Debug for RuntimeFilterQueryPlanner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RuntimeFilterQueryPlanner").finish_non_exhaustive()
+        f.debug_struct("RuntimeFilterQueryPlanner")
+            .finish_non_exhaustive()
     }
 }
 
@@ -143,7 +154,11 @@ impl RuntimeFilterQueryPlanner {
         coordinator: Arc<dyn ClusterCoordinator>,
         options: RuntimeFilterOptions,
     ) -> Self {
-        Self { inner, coordinator, options }
+        Self {
+            inner,
+            coordinator,
+            options,
+        }
     }
 }
 
@@ -155,7 +170,10 @@ impl QueryPlanner for RuntimeFilterQueryPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let planning = async {
-            let plan = self.inner.create_physical_plan(logical_plan, session).await?;
+            let plan = self
+                .inner
+                .create_physical_plan(logical_plan, session)
+                .await?;
             Ok::<_, datafusion::error::DataFusionError>((plan, PLACED.with(RefCell::take)))
         };
         let (plan, placed) = PLACED.scope(RefCell::default(), planning).await?;
@@ -188,7 +206,11 @@ fn wrap_distributed(
                 Arc::clone(&ledger),
             );
             // The scope answers to the name of the node it wraps: do not look again.
-            Ok(Transformed::new(Arc::new(scope) as _, true, TreeNodeRecursion::Jump))
+            Ok(Transformed::new(
+                Arc::new(scope) as _,
+                true,
+                TreeNodeRecursion::Jump,
+            ))
         })?
         .data;
     // EXPLAIN shows the plan as it was before distribution, as text: nothing to strip.
@@ -202,7 +224,8 @@ fn strip(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
             .downcast_ref::<RuntimeFilterBuildExec>()
             .map(RuntimeFilterBuildExec::input)
             .or_else(|| {
-                node.downcast_ref::<RuntimeFilterProbeExec>().map(RuntimeFilterProbeExec::input)
+                node.downcast_ref::<RuntimeFilterProbeExec>()
+                    .map(RuntimeFilterProbeExec::input)
             })
             .cloned();
         Ok(match input {

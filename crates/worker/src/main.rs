@@ -22,7 +22,9 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(serve(args)),
         Err(error) => Err(error.into()),

@@ -20,7 +20,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The address is in use, not this machine's, or not permitted.
-    #[error("cannot listen on {addr}: {source}; choose another address, or port 0 for any free one")]
+    #[error(
+        "cannot listen on {addr}: {source}; choose another address, or port 0 for any free one"
+    )]
     Bind {
         /// The address asked for.
         addr: SocketAddr,
@@ -68,7 +70,12 @@ impl WorkerServer {
                 // A server shuts down when its streams have ended; ours never would.
                 service.close();
             });
-        Ok(RunningWorker { addr, registry, stop: Some(stop), server: tokio::spawn(server) })
+        Ok(RunningWorker {
+            addr,
+            registry,
+            stop: Some(stop),
+            server: tokio::spawn(server),
+        })
     }
 }
 

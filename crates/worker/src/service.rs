@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use runtime_filter_exchange::wire::{self, WireError, proto};
-use runtime_filter_exchange::{
-    ExecutionId, PassAllReason, Registry, TaskReport, Uplink,
-};
+use runtime_filter_exchange::{ExecutionId, PassAllReason, Registry, TaskReport, Uplink};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -33,7 +31,10 @@ pub(crate) struct ExchangeService {
 
 impl ExchangeService {
     pub(crate) fn new(registry: Arc<Registry>) -> Self {
-        Self { registry, closing: watch::Sender::new(false) }
+        Self {
+            registry,
+            closing: watch::Sender::new(false),
+        }
     }
 
     pub(crate) fn registry(&self) -> &Arc<Registry> {
@@ -67,7 +68,9 @@ impl RuntimeFilterExchange for ExchangeService {
         let mut closing = self.closing.subscribe();
         let session = Session {
             registry: Arc::clone(&self.registry),
-            uplink: Arc::new(StreamUplink { outbound: outbound.clone() }),
+            uplink: Arc::new(StreamUplink {
+                outbound: outbound.clone(),
+            }),
             outbound,
             coordinator: None,
             executions: HashSet::new(),
@@ -80,7 +83,9 @@ impl RuntimeFilterExchange for ExchangeService {
                 _ = closing.wait_for(|closing| *closing) => {}
             }
         });
-        Ok(Response::new(UnboundedReceiverStream::new(messages).boxed()))
+        Ok(Response::new(
+            UnboundedReceiverStream::new(messages).boxed(),
+        ))
     }
 }
 
@@ -96,13 +101,17 @@ struct Session {
 impl Session {
     async fn run(mut self, mut inbound: Streaming<proto::ToWorker>) {
         let Ok(first) = tokio::time::timeout(HELLO_TIMEOUT, inbound.message()).await else {
-            let _ = self.outbound.send(Err(Status::deadline_exceeded("no Hello came")));
+            let _ = self
+                .outbound
+                .send(Err(Status::deadline_exceeded("no Hello came")));
             return;
         };
         let mut next = first;
         while let Ok(Some(message)) = next {
             if let Err(error) = self.handle(message) {
-                let _ = self.outbound.send(Err(Status::failed_precondition(error.to_string())));
+                let _ = self
+                    .outbound
+                    .send(Err(Status::failed_precondition(error.to_string())));
                 return;
             }
             next = inbound.message().await;
@@ -111,7 +120,10 @@ impl Session {
 
     fn handle(&mut self, message: proto::ToWorker) -> Result<(), WireError> {
         let Some(message) = message.message else {
-            return Err(WireError::Unexpected { expected: "a message", got: "an empty one" });
+            return Err(WireError::Unexpected {
+                expected: "a message",
+                got: "an empty one",
+            });
         };
         let coordinator = match (self.coordinator, message) {
             (None, Message::Hello(hello)) => {
@@ -121,15 +133,24 @@ impl Session {
                 return Ok(());
             }
             (None, _) => {
-                return Err(WireError::Unexpected { expected: "Hello", got: "another message" });
+                return Err(WireError::Unexpected {
+                    expected: "Hello",
+                    got: "another message",
+                });
             }
             (Some(_), Message::Hello(_)) => {
-                return Err(WireError::Unexpected { expected: "a request", got: "a second Hello" });
+                return Err(WireError::Unexpected {
+                    expected: "a request",
+                    got: "a second Hello",
+                });
             }
             (Some(coordinator), message) => (coordinator, message),
         };
         let (coordinator, message) = coordinator;
-        let id = |sequence| ExecutionId { coordinator, sequence };
+        let id = |sequence| ExecutionId {
+            coordinator,
+            sequence,
+        };
         match message {
             Message::Hello(_) => {}
             Message::Begin(begin) => {
@@ -142,7 +163,11 @@ impl Session {
                 }
                 let uplink = Arc::clone(&self.uplink);
                 // One that has begun on another stream of this coordinator stays there.
-                if self.registry.begin(id(begin.sequence), settings, uplink).is_some() {
+                if self
+                    .registry
+                    .begin(id(begin.sequence), settings, uplink)
+                    .is_some()
+                {
                     self.executions.insert(begin.sequence);
                     self.send(wire::began(begin.sequence));
                 }
@@ -174,7 +199,10 @@ impl Drop for Session {
             return;
         };
         for sequence in self.executions.drain() {
-            let id = ExecutionId { coordinator, sequence };
+            let id = ExecutionId {
+                coordinator,
+                sequence,
+            };
             self.registry.end(&id, PassAllReason::CoordinatorLost);
         }
     }
@@ -189,10 +217,14 @@ struct StreamUplink {
 
 impl Uplink for StreamUplink {
     fn report(&self, execution: ExecutionId, filter: u32, report: TaskReport) {
-        let _ = self.outbound.send(Ok(wire::partial(execution.sequence, filter, &report)));
+        let _ = self
+            .outbound
+            .send(Ok(wire::partial(execution.sequence, filter, &report)));
     }
 
     fn interest(&self, execution: ExecutionId, filter: u32) {
-        let _ = self.outbound.send(Ok(wire::interest(execution.sequence, filter)));
+        let _ = self
+            .outbound
+            .send(Ok(wire::interest(execution.sequence, filter)));
     }
 }

@@ -26,7 +26,9 @@ pub struct RuntimeFilterWorker {
 
 impl std::fmt::Debug for RuntimeFilterWorker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RuntimeFilterWorker").field("registry", self.registry()).finish_non_exhaustive()
+        f.debug_struct("RuntimeFilterWorker")
+            .field("registry", self.registry())
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,9 +83,14 @@ impl<B: WorkerSessionBuilder + Send + Sync> WorkerSessionBuilder for WithRuntime
         let mut builder = context
             .builder
             .with_distributed_user_codec(RuntimeFilterCodec)
-            .with_distributed_option_extension_from_headers::<RuntimeFilterOptions>(&context.headers)?
+            .with_distributed_option_extension_from_headers::<RuntimeFilterOptions>(
+                &context.headers,
+            )?
             .with_distributed_worker_plan_rewrite_handler(announce);
-        builder.config().get_or_insert_default().set_extension(Arc::clone(&self.registry));
+        builder
+            .config()
+            .get_or_insert_default()
+            .set_extension(Arc::clone(&self.registry));
         context.builder = builder;
         self.builder.build_session_state(context).await
     }

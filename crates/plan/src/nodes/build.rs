@@ -20,7 +20,9 @@ use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskCo
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
-use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time};
+use datafusion::physical_plan::metrics::{
+    Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time,
+};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
@@ -54,7 +56,12 @@ impl RuntimeFilterBuildExec {
         input: Arc<dyn ExecutionPlan>,
     ) -> Result<Self> {
         check_keys(&input.schema(), &keys)?;
-        Ok(Self { spec, keys, input, metrics: ExecutionPlanMetricsSet::new() })
+        Ok(Self {
+            spec,
+            keys,
+            input,
+            metrics: ExecutionPlanMetricsSet::new(),
+        })
     }
 
     /// The filter it builds.
@@ -75,7 +82,13 @@ impl RuntimeFilterBuildExec {
 
 impl DisplayAs for RuntimeFilterBuildExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        display(f, "RuntimeFilterBuildExec", &self.spec, &self.keys, &self.input)
+        display(
+            f,
+            "RuntimeFilterBuildExec",
+            &self.spec,
+            &self.keys,
+            &self.input,
+        )
     }
 }
 
@@ -113,7 +126,11 @@ impl ExecutionPlan for RuntimeFilterBuildExec {
         }
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(partition, Arc::clone(&context))?;
         let partitions = self.input.output_partitioning().partition_count();
         Ok(Box::pin(BuildStream {
@@ -144,7 +161,8 @@ struct Collecting {
 impl Collecting {
     fn add(&mut self, batch: &RecordBatch, keys: &[usize]) -> Result<(), PassAllReason> {
         self.columns.clear();
-        self.columns.extend(keys.iter().map(|key| Arc::clone(batch.column(*key))));
+        self.columns
+            .extend(keys.iter().map(|key| Arc::clone(batch.column(*key))));
         let validity = self
             .hasher
             .hash_batch(&self.columns, &mut self.hashes)
@@ -178,7 +196,12 @@ struct BuildStream {
 impl BuildStream {
     fn task(&self) -> BuildTask {
         let Task { index, count } = Task::of(&self.context);
-        BuildTask { filter: self.spec.id, index, count, partitions: self.partitions }
+        BuildTask {
+            filter: self.spec.id,
+            index,
+            count,
+            partitions: self.partitions,
+        }
     }
 
     fn begin(&mut self) -> State {
@@ -235,8 +258,15 @@ impl Stream for BuildStream {
             // Within the poll that says "end": a consumer that has seen the end of
             // every build partition can rely on every partial being on its way.
             None => {
-                if let State::Collecting(collecting) = std::mem::replace(&mut this.state, State::Done) {
-                    let Collecting { execution, task, keys, .. } = *collecting;
+                if let State::Collecting(collecting) =
+                    std::mem::replace(&mut this.state, State::Done)
+                {
+                    let Collecting {
+                        execution,
+                        task,
+                        keys,
+                        ..
+                    } = *collecting;
                     execution.seal(task, this.partition, keys.finish());
                 }
             }

@@ -23,12 +23,17 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) fn of(context: &TaskContext) -> Self {
-        let task = context.session_config().get_extension::<DistributedTaskContext>();
+        let task = context
+            .session_config()
+            .get_extension::<DistributedTaskContext>();
         // Without a distributed task: the head stage, or no cluster at all.
         let (index, count) = task.map_or((0, 1), |task| (task.task_index, task.task_count));
         // A number that does not fit is refused as inconsistent by the merge.
         let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Self { index: narrow(index), count: narrow(count) }
+        Self {
+            index: narrow(index),
+            count: narrow(count),
+        }
     }
 }
 
@@ -56,7 +61,9 @@ pub fn announce_probes(plan: &Arc<dyn ExecutionPlan>, config: &SessionConfig) ->
 
 /// The types of the key columns, in order.
 pub(super) fn key_types(schema: &SchemaRef, keys: &[usize]) -> Vec<DataType> {
-    keys.iter().map(|key| schema.field(*key).data_type().clone()).collect()
+    keys.iter()
+        .map(|key| schema.field(*key).data_type().clone())
+        .collect()
 }
 
 /// Whether `keys` are columns of `schema`, and at least one.

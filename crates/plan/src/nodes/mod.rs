@@ -112,7 +112,11 @@ macro_rules! pass_through_plan {
             let Ok([input]) = <[_; 1]>::try_from(children) else {
                 return internal_err!("{} takes exactly one child", self.name());
             };
-            Ok(Arc::new(Self::try_new(Arc::clone(&self.spec), self.keys.clone(), input)?))
+            Ok(Arc::new(Self::try_new(
+                Arc::clone(&self.spec),
+                self.keys.clone(),
+                input,
+            )?))
         }
 
         fn with_new_children(

@@ -63,7 +63,12 @@ impl RuntimeFilterProbeExec {
         input: Arc<dyn ExecutionPlan>,
     ) -> Result<Self> {
         check_keys(&input.schema(), &keys)?;
-        Ok(Self { spec, keys, input, metrics: ExecutionPlanMetricsSet::new() })
+        Ok(Self {
+            spec,
+            keys,
+            input,
+            metrics: ExecutionPlanMetricsSet::new(),
+        })
     }
 
     /// The filter it applies.
@@ -101,7 +106,13 @@ impl RuntimeFilterProbeExec {
 
 impl DisplayAs for RuntimeFilterProbeExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        display(f, "RuntimeFilterProbeExec", &self.spec, &self.keys, &self.input)
+        display(
+            f,
+            "RuntimeFilterProbeExec",
+            &self.spec,
+            &self.keys,
+            &self.input,
+        )
     }
 }
 
@@ -124,7 +135,11 @@ impl ExecutionPlan for RuntimeFilterProbeExec {
         }
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(partition, Arc::clone(&context))?;
         let schema = self.schema();
         let options = RuntimeFilterOptions::from_config(context.session_config().options())
@@ -253,9 +268,17 @@ type VerdictReceiver = watch::Receiver<Option<Verdict>>;
 enum State {
     Unpolled,
     /// Before the first poll of the input.
-    Waiting { wait: BoxFuture<'static, ()>, since: Instant, verdict: VerdictReceiver, seed: u64 },
+    Waiting {
+        wait: BoxFuture<'static, ()>,
+        since: Instant,
+        verdict: VerdictReceiver,
+        seed: u64,
+    },
     /// Passing rows; the verdict may still come.
-    Undecided { verdict: VerdictReceiver, seed: u64 },
+    Undecided {
+        verdict: VerdictReceiver,
+        seed: u64,
+    },
     Filtering(Box<Active>),
     PassAll,
 }
@@ -296,9 +319,15 @@ impl ProbeStream {
         let mut waiter = verdict.clone();
         let wait = async move {
             // Both ends of the wait are looked at afterwards, through the receiver.
-            let _ = tokio::time::timeout_at(deadline.into(), waiter.wait_for(Option::is_some)).await;
+            let _ =
+                tokio::time::timeout_at(deadline.into(), waiter.wait_for(Option::is_some)).await;
         };
-        State::Waiting { wait: wait.boxed(), since: Instant::now(), verdict, seed }
+        State::Waiting {
+            wait: wait.boxed(),
+            since: Instant::now(),
+            verdict,
+            seed,
+        }
     }
 
     fn decided(&self, verdict: &Verdict, seed: u64) -> State {
@@ -321,7 +350,13 @@ impl ProbeStream {
         if matches!(self.state, State::Unpolled) {
             self.state = self.first_poll();
         }
-        if let State::Waiting { wait, since, verdict, seed } = &mut self.state {
+        if let State::Waiting {
+            wait,
+            since,
+            verdict,
+            seed,
+        } = &mut self.state
+        {
             ready!(wait.poll_unpin(cx));
             self.metrics.wait_time.add_duration(since.elapsed());
             let seed = *seed;
@@ -365,8 +400,12 @@ impl ProbeStream {
         }
         let timer = self.metrics.filter_time.timer();
         active.columns.clear();
-        active.columns.extend(self.keys.iter().map(|key| Arc::clone(batch.column(*key))));
-        let hashed = active.hasher.hash_batch(&active.columns, &mut active.hashes);
+        active
+            .columns
+            .extend(self.keys.iter().map(|key| Arc::clone(batch.column(*key))));
+        let hashed = active
+            .hasher
+            .hash_batch(&active.columns, &mut active.hashes);
         let Ok(validity) = hashed else {
             // A column of another type than the schema says: on any doubt, pass.
             timer.done();
@@ -387,9 +426,12 @@ impl ProbeStream {
             return self.pass_whole(batch);
         }
         self.metrics.rows_dropped.add(rows - kept);
-        self.metrics.bytes_dropped.add(bytes_of_share(&batch, rows - kept));
+        self.metrics
+            .bytes_dropped
+            .add(bytes_of_share(&batch, rows - kept));
         if kept > 0 {
-            self.survivors.push_batch_with_filter(batch, &BooleanArray::new(mask, None))?;
+            self.survivors
+                .push_batch_with_filter(batch, &BooleanArray::new(mask, None))?;
         }
         timer.done();
         Ok(())

@@ -113,7 +113,14 @@ impl RuntimeFilterScopeExec {
         filters: Arc<[Arc<FilterSpec>]>,
         ledger: Arc<[JoinVerdict]>,
     ) -> Self {
-        Self { input, backend, options, filters, ledger, runs: Arc::default() }
+        Self {
+            input,
+            backend,
+            options,
+            filters,
+            ledger,
+            runs: Arc::default(),
+        }
     }
 
     /// The filters of the plan.
@@ -132,8 +139,15 @@ impl RuntimeFilterScopeExec {
     }
 
     fn request(&self, options: &RuntimeFilterOptions) -> ExecutionRequest {
-        let filters = self.filters.iter().map(|spec| policy(spec, options)).collect();
-        ExecutionRequest { max_filter_bytes: options.max_filter_bytes, filters }
+        let filters = self
+            .filters
+            .iter()
+            .map(|spec| policy(spec, options))
+            .collect();
+        ExecutionRequest {
+            max_filter_bytes: options.max_filter_bytes,
+            filters,
+        }
     }
 
     /// The options of the executing session, or those of the planning one if it
@@ -170,7 +184,9 @@ impl RuntimeFilterScopeExec {
                     if let Some(taken) = taken.get_mut(partition) {
                         *taken = true;
                     }
-                    runs.latest = Some(ScopeRun { hub: Arc::clone(active.hub()) });
+                    runs.latest = Some(ScopeRun {
+                        hub: Arc::clone(active.hub()),
+                    });
                     runs.shared = Some(SharedRun {
                         active: Arc::downgrade(&active),
                         outer: Arc::downgrade(&context),
@@ -182,7 +198,11 @@ impl RuntimeFilterScopeExec {
             }
         };
         let stream = self.input.execute(partition, inner)?;
-        Ok(Box::pin(ScopeStream { stream: Some(stream), schema: self.schema(), guard: Some(active) }))
+        Ok(Box::pin(ScopeStream {
+            stream: Some(stream),
+            schema: self.schema(),
+            guard: Some(active),
+        }))
     }
 
     fn execute_on_cluster(
@@ -192,7 +212,10 @@ impl RuntimeFilterScopeExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         if partition != 0 {
-            return internal_err!("a distributed plan has one partition, not {}", partition + 1);
+            return internal_err!(
+                "a distributed plan has one partition, not {}",
+                partition + 1
+            );
         }
         // Two concurrent executions of one distributed plan share the names of their
         // tasks, and the engine then mixes up their rows.
@@ -207,13 +230,21 @@ impl RuntimeFilterScopeExec {
         let (coordinator, input) = (Arc::clone(coordinator), Arc::clone(&self.input));
         let schema = self.schema();
         let stream = futures::stream::once(async move {
-            let active = coordinator.begin(request, &options, context.session_config()).await;
-            lock(&running.0).latest = Some(ScopeRun { hub: Arc::clone(active.hub()) });
+            let active = coordinator
+                .begin(request, &options, context.session_config())
+                .await;
+            lock(&running.0).latest = Some(ScopeRun {
+                hub: Arc::clone(active.hub()),
+            });
             let context = with_execution(&context, &active, options);
             let stream = input.execute(0, context)?;
             let schema = stream.schema();
             let guard = Some((active, running));
-            Ok::<_, datafusion::error::DataFusionError>(ScopeStream { stream: Some(stream), schema, guard })
+            Ok::<_, datafusion::error::DataFusionError>(ScopeStream {
+                stream: Some(stream),
+                schema,
+                guard,
+            })
         })
         .try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
@@ -377,7 +408,9 @@ impl ExecutionPlan for RuntimeFilterScopeExec {
         options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let input = match self.backend {
-            ScopeBackend::Cluster(_) => Arc::clone(&self.input).replace_children(children, options)?,
+            ScopeBackend::Cluster(_) => {
+                Arc::clone(&self.input).replace_children(children, options)?
+            }
             ScopeBackend::InProcess(_) => match (children.pop(), children.is_empty()) {
                 (Some(input), true) => input,
                 _ => return internal_err!("RuntimeFilterScopeExec takes exactly one child"),
@@ -405,9 +438,15 @@ impl ExecutionPlan for RuntimeFilterScopeExec {
         )
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         match &self.backend {
-            ScopeBackend::InProcess(exchange) => self.execute_in_process(exchange, partition, context),
+            ScopeBackend::InProcess(exchange) => {
+                self.execute_in_process(exchange, partition, context)
+            }
             ScopeBackend::Cluster(coordinator) => {
                 self.execute_on_cluster(coordinator, partition, context)
             }

@@ -63,8 +63,14 @@ pub(super) fn find(
     let on_top = || Site::above(left, &keys.left, &keys.types).ok_or(Refusal::KeyTypesDiffer);
     match shape {
         JoinShape::Partitioned => match lower(left, &keys.left, &keys.types) {
-            Some(site) => Ok(BuildSite { site, in_stage: false }),
-            None => Ok(BuildSite { site: on_top()?, in_stage: true }),
+            Some(site) => Ok(BuildSite {
+                site,
+                in_stage: false,
+            }),
+            None => Ok(BuildSite {
+                site: on_top()?,
+                in_stage: true,
+            }),
         },
         JoinShape::BecomesPartitioned | JoinShape::Collected => {
             let site = match as_node::<CoalescePartitionsExec>(left) {
@@ -82,7 +88,10 @@ pub(super) fn find(
                 _ => on_top()?,
             };
             // A collected left side is drained whole before the right side is polled.
-            Ok(BuildSite { site, in_stage: false })
+            Ok(BuildSite {
+                site,
+                in_stage: false,
+            })
         }
     }
 }
@@ -111,9 +120,15 @@ fn lower(node: &Plan, keys: &[usize], types: &[DataType]) -> Option<Site> {
     } else if let Some(aggregate) = as_node::<AggregateExec>(node) {
         child(0, &through_aggregate(aggregate, keys)?)
     } else if let Some(window) = as_node::<WindowAggExec>(node) {
-        child(0, &through_window_columns(window.input().schema().fields().len(), keys)?)
+        child(
+            0,
+            &through_window_columns(window.input().schema().fields().len(), keys)?,
+        )
     } else if let Some(window) = as_node::<BoundedWindowAggExec>(node) {
-        child(0, &through_window_columns(window.input().schema().fields().len(), keys)?)
+        child(
+            0,
+            &through_window_columns(window.input().schema().fields().len(), keys)?,
+        )
     } else if let Some(join) = as_node::<HashJoinExec>(node) {
         lower_through_join(node, join, keys, types)
     } else {
@@ -129,10 +144,8 @@ fn lower_through_join(
     keys: &[usize],
     types: &[DataType],
 ) -> Option<Site> {
-    // The sides of a collected join are not drained through an exchange of their own.
-    if *join.partition_mode() != PartitionMode::Partitioned {
-        return None;
-    }
+    // What a join collects does not arrive through an exchange of its own.
+    let collects_left = *join.partition_mode() != PartitionMode::Partitioned;
     let (join_type, owner) = through_join(node, keys)?;
     // On a NULL-padded side the join adds a NULL key, which nothing below has.
     if !is_preserved(join_type, owner.side) {
@@ -146,6 +159,7 @@ fn lower_through_join(
     let mut candidates: Vec<OnSide> = [Some(owner), twin]
         .into_iter()
         .flatten()
+        .filter(|on_side| !(collects_left && on_side.side == JoinSide::Left))
         .filter(|on_side| !drops_keys_of(join, on_side.side))
         .collect();
     candidates.sort_by_key(|on_side| !is_selective(side_of(join, on_side.side)));
@@ -159,12 +173,10 @@ fn lower_through_join(
 /// see far more keys than one above.
 fn drops_keys_of(join: &HashJoinExec, side: JoinSide) -> bool {
     match join.join_type() {
-        JoinType::Inner | JoinType::LeftSemi | JoinType::RightSemi => {
-            is_selective(match side {
-                JoinSide::Left => join.right(),
-                JoinSide::Right | JoinSide::None => join.left(),
-            })
-        }
+        JoinType::Inner | JoinType::LeftSemi | JoinType::RightSemi => is_selective(match side {
+            JoinSide::Left => join.right(),
+            JoinSide::Right | JoinSide::None => join.left(),
+        }),
         JoinType::LeftAnti | JoinType::RightAnti => true,
         JoinType::Left
         | JoinType::Right
@@ -183,8 +195,11 @@ fn side_of(join: &HashJoinExec, side: JoinSide) -> &Plan {
 
 /// The columns of the other side that the join makes equal to those of `on_side`.
 fn equal_keys(join: &HashJoinExec, on_side: &OnSide) -> Option<OnSide> {
-    let pairs: Vec<(usize, usize)> =
-        join.on().iter().filter_map(|(l, r)| Some((column(l)?, column(r)?))).collect();
+    let pairs: Vec<(usize, usize)> = join
+        .on()
+        .iter()
+        .filter_map(|(l, r)| Some((column(l)?, column(r)?)))
+        .collect();
     let (side, from_left) = match on_side.side {
         JoinSide::Left => (JoinSide::Right, true),
         JoinSide::Right | JoinSide::None => (JoinSide::Left, false),
@@ -195,5 +210,8 @@ fn equal_keys(join: &HashJoinExec, on_side: &OnSide) -> Option<OnSide> {
             (this == key).then_some(*other)
         })
     });
-    Some(OnSide { side, keys: keys.collect::<Option<_>>()? })
+    Some(OnSide {
+        side,
+        keys: keys.collect::<Option<_>>()?,
+    })
 }

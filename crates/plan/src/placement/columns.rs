@@ -16,7 +16,9 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::WindowExpr;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec,
+};
 use datafusion::physical_plan::projection::ProjectionExec;
 
 use super::Plan;
@@ -29,7 +31,9 @@ pub(super) fn column(expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
 
 /// Through a projection, whose other columns do not matter.
 pub(super) fn through_projection(node: &ProjectionExec, keys: &[usize]) -> Option<Vec<usize>> {
-    keys.iter().map(|key| column(&node.expr().get(*key)?.expr)).collect()
+    keys.iter()
+        .map(|key| column(&node.expr().get(*key)?.expr))
+        .collect()
 }
 
 /// Through a filter, which may project at the same time.
@@ -47,7 +51,9 @@ pub(super) fn through_aggregate(node: &AggregateExec, keys: &[usize]) -> Option<
     if !plain || node.limit_options().is_some() {
         return None;
     }
-    keys.iter().map(|key| column(&groups.expr().get(*key)?.0)).collect()
+    keys.iter()
+        .map(|key| column(&groups.expr().get(*key)?.0))
+        .collect()
 }
 
 /// Through a window operator, as columns that every window is partitioned by: a
@@ -58,14 +64,23 @@ pub(super) fn through_window_partitions(
     keys: &[usize],
 ) -> Option<Vec<usize>> {
     let partitioned_by = |key: usize| {
-        windows.iter().all(|window| window.partition_by().iter().any(|by| column(by) == Some(key)))
+        windows.iter().all(|window| {
+            window
+                .partition_by()
+                .iter()
+                .any(|by| column(by) == Some(key))
+        })
     };
-    keys.iter().map(|key| (*key < input_width && partitioned_by(*key)).then_some(*key)).collect()
+    keys.iter()
+        .map(|key| (*key < input_width && partitioned_by(*key)).then_some(*key))
+        .collect()
 }
 
 /// Through a window operator, as columns that it only passes on.
 pub(super) fn through_window_columns(input_width: usize, keys: &[usize]) -> Option<Vec<usize>> {
-    keys.iter().map(|key| (*key < input_width).then_some(*key)).collect()
+    keys.iter()
+        .map(|key| (*key < input_width).then_some(*key))
+        .collect()
 }
 
 /// One side of a join and the key columns in its schema.
@@ -100,7 +115,10 @@ pub(super) fn through_join(node: &Plan, keys: &[usize]) -> Option<(JoinType, OnS
     } else {
         return None;
     };
-    let right = node.children().get(1).map_or(0, |right| right.schema().fields().len());
+    let right = node
+        .children()
+        .get(1)
+        .map_or(0, |right| right.schema().fields().len());
     let keys = project(projection, keys)?;
     let on_side = owning_side(join_type, left.schema().fields().len(), right, &keys)?;
     Some((join_type, on_side))
@@ -140,15 +158,21 @@ fn owning_side(join_type: JoinType, left: usize, right: usize, keys: &[usize]) -
     };
     let located: Vec<_> = keys.iter().map(|key| locate(*key)).collect::<Option<_>>()?;
     let side = located.first()?.0;
-    located.iter().all(|(other, _)| *other == side).then(|| OnSide {
-        side,
-        keys: located.into_iter().map(|(_, key)| key).collect(),
-    })
+    located
+        .iter()
+        .all(|(other, _)| *other == side)
+        .then(|| OnSide {
+            side,
+            keys: located.into_iter().map(|(_, key)| key).collect(),
+        })
 }
 
 fn project(projection: Option<&[usize]>, keys: &[usize]) -> Option<Vec<usize>> {
     match projection {
-        Some(projection) => keys.iter().map(|key| projection.get(*key).copied()).collect(),
+        Some(projection) => keys
+            .iter()
+            .map(|key| projection.get(*key).copied())
+            .collect(),
         None => Some(keys.to_vec()),
     }
 }

@@ -59,7 +59,9 @@ pub(super) struct Forecast {
 pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site]) -> Forecast {
     let statistics = |root: &Plan, site: &Site| {
         let node = site.node(root)?;
-        StatisticsContext::new().compute(node.as_ref(), &StatisticsArgs::new()).ok()
+        StatisticsContext::new()
+            .compute(node.as_ref(), &StatisticsArgs::new())
+            .ok()
     };
     let build_rows = statistics(left, build).and_then(|statistics| rows(&statistics));
     let mut probe = Some((0_u64, 0.0_f64, 0.0_f64, Some(0_u64)));
@@ -70,7 +72,12 @@ pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site])
             let bytes = rows as f64 * row_width(&site.node(right)?.schema()) as f64;
             let keys = distinct(&statistics, site).and_then(|keys| keys_sum.map(|sum| sum + keys));
             let crossing = bytes * site.exchanges.max(1) as f64;
-            Some((rows_sum.saturating_add(rows), bytes_sum + bytes, crossing_sum + crossing, keys))
+            Some((
+                rows_sum.saturating_add(rows),
+                bytes_sum + bytes,
+                crossing_sum + crossing,
+                keys,
+            ))
         });
     }
     Forecast {
@@ -94,7 +101,11 @@ pub(super) fn gate(
     if !is_selective(left) && !has_few_keys(forecast) {
         return Err(Refusal::BuildNotSelective);
     }
-    let Estimates { build_rows, probe_rows, .. } = forecast.estimates;
+    let Estimates {
+        build_rows,
+        probe_rows,
+        ..
+    } = forecast.estimates;
     if !environment.cluster {
         return match (build_rows, probe_rows) {
             (Some(build), Some(probe)) if probe >= build.saturating_mul(IN_PROCESS_RATIO) => Ok(()),
@@ -137,7 +148,8 @@ pub(super) fn is_selective(node: &Plan) -> bool {
         drops_rows(filter.predicate()) || any_child()
     } else if let Some(source) = as_node::<DataSourceExec>(node) {
         let scan = source.data_source().downcast_ref::<FileScanConfig>();
-        scan.and_then(|scan| scan.file_source().filter()).is_some_and(|filter| drops_rows(&filter))
+        scan.and_then(|scan| scan.file_source().filter())
+            .is_some_and(|filter| drops_rows(&filter))
     } else if let Some(join) = as_node::<HashJoinExec>(node) {
         join_is_selective(*join.join_type(), join.left(), join.right())
     } else if let Some(join) = as_node::<SortMergeJoinExec>(node) {
@@ -167,7 +179,9 @@ fn drops_rows(predicate: &Arc<dyn PhysicalExpr>) -> bool {
     split_conjunction(predicate).into_iter().any(|conjunct| {
         let trivial = conjunct.downcast_ref::<IsNotNullExpr>().is_some()
             || conjunct.downcast_ref::<Literal>().is_some()
-            || conjunct.downcast_ref::<DynamicFilterPhysicalExpr>().is_some();
+            || conjunct
+                .downcast_ref::<DynamicFilterPhysicalExpr>()
+                .is_some();
         !trivial
     })
 }
@@ -190,5 +204,10 @@ fn row_width(schema: &Schema) -> usize {
         DataType::FixedSizeBinary(width) => usize::try_from(*width).unwrap_or(VARIABLE_WIDTH),
         other => other.primitive_width().unwrap_or(VARIABLE_WIDTH),
     };
-    schema.fields().iter().map(|field| width(field.data_type())).sum::<usize>().max(1)
+    schema
+        .fields()
+        .iter()
+        .map(|field| width(field.data_type()))
+        .sum::<usize>()
+        .max(1)
 }

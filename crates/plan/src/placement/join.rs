@@ -13,11 +13,11 @@ use arrow::datatypes::DataType;
 use datafusion::common::{JoinType, NullEquality};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::ExecutionPlanProperties;
 use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PartitionMode, PiecewiseMergeJoinExec,
     SortMergeJoinExec, SymmetricHashJoinExec,
 };
-use datafusion::physical_plan::ExecutionPlanProperties;
 use runtime_filter_core::KeyHasher;
 
 use super::Plan;
@@ -59,7 +59,10 @@ pub(super) fn keys(join: &HashJoinExec) -> Result<JoinKeys, Refusal> {
         let (Some(left), Some(right)) = (column(left), column(right)) else {
             return Err(Refusal::KeyNotColumn);
         };
-        let fields = (left_schema.fields().get(left), right_schema.fields().get(right));
+        let fields = (
+            left_schema.fields().get(left),
+            right_schema.fields().get(right),
+        );
         let (Some(left_field), Some(right_field)) = fields else {
             return Err(Refusal::KeyNotColumn);
         };
@@ -67,13 +70,19 @@ pub(super) fn keys(join: &HashJoinExec) -> Result<JoinKeys, Refusal> {
             return Err(Refusal::KeyTypesDiffer);
         }
         if !KeyHasher::supports(left_field.data_type()) {
-            return Err(Refusal::KeyTypeUnsupported(type_name(left_field.data_type())));
+            return Err(Refusal::KeyTypeUnsupported(type_name(
+                left_field.data_type(),
+            )));
         }
         keys.left.push(left);
         keys.right.push(right);
         keys.types.push(left_field.data_type().clone());
     }
-    if keys.types.is_empty() { Err(Refusal::KeyNotColumn) } else { Ok(keys) }
+    if keys.types.is_empty() {
+        Err(Refusal::KeyNotColumn)
+    } else {
+        Ok(keys)
+    }
 }
 
 /// How a hash join will run.
@@ -130,11 +139,20 @@ fn is_broadcast_safe(join_type: JoinType) -> bool {
 pub(super) fn describe(node: &Plan) -> Option<(String, Option<Refusal>)> {
     let refusal = Some(Refusal::OperatorNotCovered(node.name().to_string()));
     if let Some(join) = as_node::<HashJoinExec>(node) {
-        Some((text(*join.join_type(), join.on(), join.left(), join.right()), None))
+        Some((
+            text(*join.join_type(), join.on(), join.left(), join.right()),
+            None,
+        ))
     } else if let Some(join) = as_node::<SortMergeJoinExec>(node) {
-        Some((text(join.join_type(), join.on(), join.left(), join.right()), refusal))
+        Some((
+            text(join.join_type(), join.on(), join.left(), join.right()),
+            refusal,
+        ))
     } else if let Some(join) = as_node::<SymmetricHashJoinExec>(node) {
-        Some((text(*join.join_type(), join.on(), join.left(), join.right()), refusal))
+        Some((
+            text(*join.join_type(), join.on(), join.left(), join.right()),
+            refusal,
+        ))
     } else if let Some(join) = as_node::<NestedLoopJoinExec>(node) {
         Some((format!("{} without equal keys", join.join_type()), refusal))
     } else if let Some(join) = as_node::<PiecewiseMergeJoinExec>(node) {
@@ -155,13 +173,18 @@ fn text(join_type: JoinType, on: &On, left: &Plan, right: &Plan) -> String {
             None => expr.to_string(),
         }
     };
-    let pairs: Vec<String> =
-        on.iter().map(|(l, r)| format!("{} = {}", name(l, left), name(r, right))).collect();
+    let pairs: Vec<String> = on
+        .iter()
+        .map(|(l, r)| format!("{} = {}", name(l, left), name(r, right)))
+        .collect();
     format!("{join_type} {}", pairs.join(", "))
 }
 
 /// The name of a type without its parameters.
 fn type_name(data_type: &DataType) -> String {
     let full = format!("{data_type:?}");
-    full.split(['(', ' ', '{']).next().unwrap_or_default().to_string()
+    full.split(['(', ' ', '{'])
+        .next()
+        .unwrap_or_default()
+        .to_string()
 }

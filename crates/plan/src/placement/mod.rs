@@ -92,17 +92,30 @@ pub fn place(
     mode: Mode,
 ) -> Result<Placement> {
     if contains_filters(&plan) {
-        return Ok(Placement { plan, filters: vec![], ledger: vec![] });
+        return Ok(Placement {
+            plan,
+            filters: vec![],
+            ledger: vec![],
+        });
     }
     let environment = Environment::new(&plan, config, mode);
-    let mut pass = Pass { options, environment, filters: vec![], ledger: vec![] };
+    let mut pass = Pass {
+        options,
+        environment,
+        filters: vec![],
+        ledger: vec![],
+    };
     let plan = if options.enabled {
         pass.visit(&plan)?
     } else {
         pass.refuse_all(&plan, &Refusal::Disabled);
         plan
     };
-    Ok(Placement { plan, filters: pass.filters, ledger: pass.ledger })
+    Ok(Placement {
+        plan,
+        filters: pass.filters,
+        ledger: pass.ledger,
+    })
 }
 
 /// What the places and their worth depend on, besides the plan.
@@ -126,12 +139,23 @@ impl Environment {
         // Polls the probe side while the build side is still being read.
         let buffers = config.execution.hash_join_buffering_capacity > 0;
         if mode == Mode::InProcess {
-            return Self { cluster: false, normalizes: false, receivers: 1, never_wait: buffers };
+            return Self {
+                cluster: false,
+                normalizes: false,
+                receivers: 1,
+                never_wait: buffers,
+            };
         }
-        let distributed =
-            config.extensions.get::<DistributedConfig>().cloned().unwrap_or_default();
+        let distributed = config
+            .extensions
+            .get::<DistributedConfig>()
+            .cloned()
+            .unwrap_or_default();
         let receivers = match distributed.max_tasks_per_stage {
-            0 => config.execution.target_partitions.clamp(1, Self::ASSUMED_WORKERS),
+            0 => config
+                .execution
+                .target_partitions
+                .clamp(1, Self::ASSUMED_WORKERS),
             tasks => tasks,
         };
         Self {
@@ -176,7 +200,11 @@ impl Pass<'_> {
             changed |= !Arc::ptr_eq(&new, child);
             visited.push(new);
         }
-        if changed { with_children(node, visited) } else { Ok(Arc::clone(node)) }
+        if changed {
+            with_children(node, visited)
+        } else {
+            Ok(Arc::clone(node))
+        }
     }
 
     /// `node` with a filter of its own if it is a join that gets one.
@@ -194,20 +222,31 @@ impl Pass<'_> {
                 let spec = Arc::clone(&decision.spec);
                 let plan = decision.apply(node)?;
                 let outcome = JoinOutcome::Placed { filter: spec.id };
-                self.ledger.push(JoinVerdict { join: text, outcome });
+                self.ledger.push(JoinVerdict {
+                    join: text,
+                    outcome,
+                });
                 self.filters.push(spec);
                 Ok(plan)
             }
             Err(refusal) => {
                 let outcome = JoinOutcome::Refused(refusal);
-                self.ledger.push(JoinVerdict { join: text, outcome });
+                self.ledger.push(JoinVerdict {
+                    join: text,
+                    outcome,
+                });
                 Ok(Arc::clone(node))
             }
         }
     }
 
     fn decide(&self, join: &HashJoinExec, text: &str) -> Result<Decision, Refusal> {
-        let Environment { cluster, normalizes, never_wait, .. } = self.environment;
+        let Environment {
+            cluster,
+            normalizes,
+            never_wait,
+            ..
+        } = self.environment;
         let keys = join::keys(join)?;
         let shape = join::shape(join, normalizes).ok_or(Refusal::ModeUndecided)?;
         let build = build::find(join, shape, &keys, cluster)?;
@@ -230,7 +269,11 @@ impl Pass<'_> {
             wait,
             estimates: forecast.estimates,
         };
-        Ok(Decision { spec: Arc::new(spec), build: build.site, probes: probe.sites })
+        Ok(Decision {
+            spec: Arc::new(spec),
+            build: build.site,
+            probes: probe.sites,
+        })
     }
 
     /// Notes `refusal` for every join in `node`.

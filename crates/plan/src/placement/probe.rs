@@ -33,6 +33,7 @@
 use arrow::datatypes::DataType;
 use datafusion::common::JoinSide;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::WindowExpr;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::buffer::BufferExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -47,7 +48,6 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
-use datafusion::physical_plan::WindowExpr;
 use std::sync::Arc;
 
 use super::columns::{
@@ -79,13 +79,24 @@ pub(super) fn find(
     let below = join_shape == JoinShape::BecomesPartitioned;
     let right = join.right();
     for eager in [false, true] {
-        let search = Search { types: &keys.types, normalizes, through_eager: eager };
-        let sites = search.input(right, &keys.right, below, true);
+        let search = Search {
+            types: &keys.types,
+            normalizes,
+            through_eager: eager,
+        };
+        let mut sites = search.input(right, &keys.right, below, true);
         if !sites.is_empty() {
+            sites
+                .iter_mut()
+                .for_each(|site| site.exchanges += usize::from(below));
             return Ok(ProbeSites { sites, eager });
         }
     }
-    Err(if has_hash_exchange(right) { Refusal::KeyNotFollowed } else { Refusal::NoExchange })
+    Err(if has_hash_exchange(right) {
+        Refusal::KeyNotFollowed
+    } else {
+        Refusal::NoExchange
+    })
 }
 
 fn has_hash_exchange(node: &Plan) -> bool {
@@ -125,7 +136,11 @@ impl Search<'_> {
         {
             pass(same)
         } else if let Some(filter) = as_node::<FilterExec>(node) {
-            if is_volatile(filter.predicate()) { vec![] } else { pass(through_filter(filter, keys)) }
+            if is_volatile(filter.predicate()) {
+                vec![]
+            } else {
+                pass(through_filter(filter, keys))
+            }
         } else if let Some(projection) = as_node::<ProjectionExec>(node) {
             if projection.expr().iter().any(|item| is_volatile(&item.expr)) {
                 return vec![];
@@ -137,9 +152,17 @@ impl Search<'_> {
             || is_node::<SortPreservingMergeExec>(node)
             || is_node::<BufferExec>(node)
         {
-            if self.through_eager { pass(same) } else { vec![] }
+            if self.through_eager {
+                pass(same)
+            } else {
+                vec![]
+            }
         } else if let Some(aggregate) = as_node::<AggregateExec>(node) {
-            if aggregate_is_volatile(aggregate) { vec![] } else { pass_costly(through_aggregate(aggregate, keys)) }
+            if aggregate_is_volatile(aggregate) {
+                vec![]
+            } else {
+                pass_costly(through_aggregate(aggregate, keys))
+            }
         } else if let Some(window) = as_node::<WindowAggExec>(node) {
             pass_costly(windows(window.window_expr(), window.input(), keys))
         } else if let Some(window) = as_node::<BoundedWindowAggExec>(node) {
@@ -157,10 +180,19 @@ impl Search<'_> {
         if !sites.is_empty() || !below || !here {
             return sites;
         }
-        Site::below_filters(node, keys, self.types).into_iter().collect()
+        Site::below_filters(node, keys, self.types)
+            .into_iter()
+            .collect()
     }
 
-    fn child(&self, node: &Plan, index: usize, keys: &[usize], below: bool, here: bool) -> Vec<Site> {
+    fn child(
+        &self,
+        node: &Plan,
+        index: usize,
+        keys: &[usize],
+        below: bool,
+        here: bool,
+    ) -> Vec<Site> {
         let Some(child) = node.children().get(index).copied() else {
             return vec![];
         };
@@ -172,18 +204,27 @@ impl Search<'_> {
     /// keeps its rows. If none has a place of its own, one probe above serves them all.
     fn union(&self, node: &Plan, keys: &[usize], below: bool) -> Vec<Site> {
         let children = node.children();
-        let within: Vec<Vec<Site>> =
-            children.iter().map(|child| self.within(child, keys, below)).collect();
+        let within: Vec<Vec<Site>> = children
+            .iter()
+            .map(|child| self.within(child, keys, below))
+            .collect();
         if within.iter().all(Vec::is_empty) {
             return vec![];
         }
-        let sites = within.into_iter().zip(children).enumerate().flat_map(|(index, (sites, child))| {
-            let sites = match sites.is_empty() && below {
-                true => Site::below_filters(child, keys, self.types).into_iter().collect(),
-                false => sites,
-            };
-            sites.into_iter().map(move |site| site.under(index))
-        });
+        let sites =
+            within
+                .into_iter()
+                .zip(children)
+                .enumerate()
+                .flat_map(|(index, (sites, child))| {
+                    let sites = match sites.is_empty() && below {
+                        true => Site::below_filters(child, keys, self.types)
+                            .into_iter()
+                            .collect(),
+                        false => sites,
+                    };
+                    sites.into_iter().map(move |site| site.under(index))
+                });
         sites.collect()
     }
 
@@ -197,8 +238,7 @@ impl Search<'_> {
         if !is_preserved(join_type, on_side.side) || join_filter_is_volatile(node) {
             return vec![];
         }
-        let join_shape =
-            as_node::<HashJoinExec>(node).map(|join| shape(join, self.normalizes));
+        let join_shape = as_node::<HashJoinExec>(node).map(|join| shape(join, self.normalizes));
         let collects_left = match join_shape {
             Some(Some(JoinShape::Partitioned)) => false,
             Some(Some(JoinShape::BecomesPartitioned)) => {
@@ -233,16 +273,25 @@ impl Search<'_> {
 }
 
 fn windows(windows: &[Arc<dyn WindowExpr>], input: &Plan, keys: &[usize]) -> Option<Vec<usize>> {
-    if windows.iter().any(|window| window.expressions().iter().any(is_volatile)) {
+    if windows
+        .iter()
+        .any(|window| window.expressions().iter().any(is_volatile))
+    {
         return None;
     }
     through_window_partitions(windows, input.schema().fields().len(), keys)
 }
 
 fn aggregate_is_volatile(aggregate: &AggregateExec) -> bool {
-    let groups = aggregate.group_expr().expr().iter().any(|(expr, _)| is_volatile(expr));
-    let arguments =
-        aggregate.aggr_expr().iter().any(|function| function.expressions().iter().any(is_volatile));
+    let groups = aggregate
+        .group_expr()
+        .expr()
+        .iter()
+        .any(|(expr, _)| is_volatile(expr));
+    let arguments = aggregate
+        .aggr_expr()
+        .iter()
+        .any(|function| function.expressions().iter().any(is_volatile));
     groups || arguments || aggregate.filter_expr().iter().flatten().any(is_volatile)
 }
 

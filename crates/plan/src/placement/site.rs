@@ -13,9 +13,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_datafusion_err};
-use datafusion::physical_plan::{
-    ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use super::Plan;
 use crate::nodes::{RuntimeFilterBuildExec, RuntimeFilterProbeExec};
@@ -37,9 +35,16 @@ impl Site {
         let schema = node.schema();
         let same = keys.len() == types.len()
             && keys.iter().zip(types).all(|(key, data_type)| {
-                schema.fields().get(*key).is_some_and(|field| field.data_type() == data_type)
+                schema
+                    .fields()
+                    .get(*key)
+                    .is_some_and(|field| field.data_type() == data_type)
             });
-        same.then(|| Self { path: vec![], keys: keys.to_vec(), exchanges: 0 })
+        same.then(|| Self {
+            path: vec![],
+            keys: keys.to_vec(),
+            exchanges: 0,
+        })
     }
 
     /// The place above `node` or below the build and probe nodes that `node` begins
@@ -60,7 +65,9 @@ impl Site {
 
     /// The node below the place.
     pub(super) fn node<'a>(&self, root: &'a Plan) -> Option<&'a Plan> {
-        self.path.iter().try_fold(root, |node, index| node.children().get(*index).copied())
+        self.path
+            .iter()
+            .try_fold(root, |node, index| node.children().get(*index).copied())
     }
 
     /// `root` with the node that `make` puts above the node at the place.
@@ -73,11 +80,7 @@ impl Site {
     }
 }
 
-fn insert(
-    node: &Plan,
-    path: &[usize],
-    make: &mut dyn FnMut(Plan) -> Result<Plan>,
-) -> Result<Plan> {
+fn insert(node: &Plan, path: &[usize], make: &mut dyn FnMut(Plan) -> Result<Plan>) -> Result<Plan> {
     let Some((index, rest)) = path.split_first() else {
         return make(Arc::clone(node));
     };
@@ -91,8 +94,10 @@ fn insert(
 
 /// `node` over other children, its properties computed anew.
 pub(super) fn with_children(node: &Plan, children: Vec<Plan>) -> Result<Plan> {
-    Arc::clone(node)
-        .replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    Arc::clone(node).replace_children(
+        children,
+        ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+    )
 }
 
 /// `node` as a `T`, unless it only answers to the name of a `T` that it wraps: the
