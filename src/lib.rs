@@ -12,6 +12,7 @@
 mod session;
 
 pub use runtime_filter_coordinator::Coordinator;
+pub use runtime_filter_plan::codec::RuntimeFilterCodec;
 pub use runtime_filter_plan::config::RuntimeFilterOptions;
 pub use runtime_filter_plan::ledger::{JoinOutcome, JoinVerdict, Refusal};
 pub use runtime_filter_plan::nodes::{

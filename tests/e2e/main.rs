@@ -12,6 +12,7 @@
 )]
 
 mod cli;
+mod exchange;
 mod faults;
 mod in_process;
 mod support;

@@ -155,7 +155,6 @@ pub fn tpch_folder(scale: f64) -> PathBuf {
 pub struct Run {
     pub rows: Rows,
     pub report: QueryReport,
-    pub plan: Arc<dyn ExecutionPlan>,
 }
 
 pub async fn plan(context: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
@@ -183,7 +182,7 @@ pub async fn run_plan(context: &SessionContext, sql: &str, plan: Arc<dyn Executi
     let report = query_report(&plan, sql, rows.0.len(), start.elapsed())
         .await
         .unwrap();
-    Run { rows, report, plan }
+    Run { rows, report }
 }
 
 /// Rows as a multiset. Sums of floats arrive in any order, so floats are compared

@@ -289,10 +289,10 @@ impl Drop for BuildStream {
     fn drop(&mut self) {
         // Dropped before its end, even before its first poll: its keys are unknown,
         // and whoever waits for them must hear of it now.
-        if matches!(self.state, State::Unpolled) {
-            if let Some(execution) = execution(self.context.session_config()) {
-                execution.abandon(self.task(), PassAllReason::BuildCancelled);
-            }
+        if matches!(self.state, State::Unpolled)
+            && let Some(execution) = execution(self.context.session_config())
+        {
+            execution.abandon(self.task(), PassAllReason::BuildCancelled);
         }
         self.abandon(PassAllReason::BuildCancelled);
     }

@@ -1,0 +1,1 @@
+//! How far key columns can be followed.

@@ -1,0 +1,1 @@
+//! Where build and probe nodes go.

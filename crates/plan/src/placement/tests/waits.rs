@@ -1,0 +1,1 @@
+//! How long probes may wait.
