@@ -8,8 +8,8 @@ use runtime_filter_exchange::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 
 use crate::session::RuntimeFilterWorker;
 
@@ -62,10 +62,11 @@ impl WorkerServer {
         let registry = Arc::clone(worker.registry());
         let service = worker.service().clone();
         let (stop, stopped) = oneshot::channel::<()>();
+        // Small answers, such as a Began, must not wait for an acknowledgement.
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = Server::builder()
-            .tcp_nodelay(true)
             .add_routes(worker.into_routes())
-            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async move {
+            .serve_with_incoming_shutdown(incoming, async move {
                 let _ = stopped.await;
                 // A server shuts down when its streams have ended; ours never would.
                 service.close();

@@ -107,9 +107,7 @@ fn lower(node: &Plan, keys: &[usize], types: &[DataType]) -> Option<Site> {
         Some(lower(node.children().get(index)?, keys, types)?.under(index))
     };
     if is_hash_exchange(node) {
-        let mut site = Site::above(node.children().first()?, keys, types)?.under(0);
-        site.exchanges = 1;
-        Some(site)
+        Some(Site::above(node.children().first()?, keys, types)?.under(0))
     } else if is_transparent(node)
         || is_node::<RuntimeFilterBuildExec>(node)
         || is_node::<SortExec>(node)

@@ -1,7 +1,7 @@
 //! Whether a filter is expected to save more than it costs, as far as planning knows.
 //!
 //! ```text
-//!   saved   probe rows x row width x hash exchanges they cross
+//!   saved   bytes that enter the hash exchanges between the probes and the join
 //!   spent   build keys x 5 bytes up, once
 //!         + build keys x 10 bits (capped) down, for every receiver
 //! ```
@@ -23,9 +23,10 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::site::{Site, as_node, is_node};
+use super::site::{Site, as_node, is_node, walk};
 use super::{Environment, Plan};
 use crate::config::RuntimeFilterOptions;
 use crate::ledger::Refusal;
@@ -40,54 +41,53 @@ const DOWN_BYTES_PER_KEY: f64 = 10.0 / 8.0;
 const VARIABLE_WIDTH: usize = 20;
 /// In one process: probe rows for each build row from which on a filter may pay.
 const IN_PROCESS_RATIO: u64 = 4;
+/// In one process: probe rows below which hashing and copying them all costs less than
+/// planning and merging a filter.
+const IN_PROCESS_ROWS: u64 = 32 * 1024;
 /// Distinct probe keys for each build row from which on an unfiltered build side counts
 /// as selective.
 const DISTINCT_RATIO: u64 = 2;
 
 /// What is known about a filter's places.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Forecast {
     pub(super) estimates: Estimates,
-    /// Bytes of the probe rows, counted once for each exchange that they cross.
-    crossing_bytes: Option<f64>,
     /// Distinct values of a single key column at the probes.
     probe_keys: Option<u64>,
 }
 
 /// What the statistics say about a build place below `left` and probe places below
 /// `right`.
+///
+/// The probe bytes are those that enter the exchanges on the way from the probes to the
+/// join: what joins in between drop or project away is not there to be saved.
 pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site]) -> Forecast {
-    let statistics = |root: &Plan, site: &Site| {
-        let node = site.node(root)?;
-        StatisticsContext::new()
-            .compute(node.as_ref(), &StatisticsArgs::new())
-            .ok()
+    let context = StatisticsContext::new();
+    let statistics = |root: &Plan, path: &[usize]| {
+        let node = walk(root, path)?;
+        context.compute(node.as_ref(), &StatisticsArgs::new()).ok()
     };
-    let build_rows = statistics(left, build).and_then(|statistics| rows(&statistics));
-    let mut probe = Some((0_u64, 0.0_f64, 0.0_f64, Some(0_u64)));
-    for site in probes {
-        probe = probe.and_then(|(rows_sum, bytes_sum, crossing_sum, keys_sum)| {
-            let statistics = statistics(right, site)?;
-            let rows = rows(&statistics)?;
-            let bytes = rows as f64 * row_width(&site.node(right)?.schema()) as f64;
-            let keys = distinct(&statistics, site).and_then(|keys| keys_sum.map(|sum| sum + keys));
-            let crossing = bytes * site.exchanges.max(1) as f64;
-            Some((
-                rows_sum.saturating_add(rows),
-                bytes_sum + bytes,
-                crossing_sum + crossing,
-                keys,
-            ))
-        });
-    }
+    let bytes_at = |path: &[usize]| {
+        let rows = rows(statistics(right, path)?.as_ref())?;
+        Some(rows.saturating_mul(row_width(&walk(right, path)?.schema())))
+    };
+    // Sites in several children of one union share the exchange above it.
+    let exchange_inputs: BTreeSet<&[usize]> =
+        probes.iter().flat_map(Site::exchange_inputs).collect();
+    let probe_bytes = exchange_inputs.into_iter().map(bytes_at);
+    let probe_rows = probes
+        .iter()
+        .map(|site| rows(statistics(right, &site.path)?.as_ref()));
+    let probe_keys = probes
+        .iter()
+        .map(|site| distinct(statistics(right, &site.path)?.as_ref(), site));
     Forecast {
         estimates: Estimates {
-            build_rows,
-            probe_rows: probe.map(|(rows, ..)| rows),
-            probe_bytes: probe.map(|(_, bytes, ..)| bytes as u64),
+            build_rows: statistics(left, &build.path).and_then(|statistics| rows(&statistics)),
+            probe_rows: probe_rows.sum(),
+            probe_bytes: probe_bytes.sum(),
         },
-        crossing_bytes: probe.map(|(_, _, crossing, _)| crossing),
-        probe_keys: probe.and_then(|(.., keys)| keys),
+        probe_keys: probe_keys.sum(),
     }
 }
 
@@ -104,21 +104,24 @@ pub(super) fn gate(
     let Estimates {
         build_rows,
         probe_rows,
-        ..
+        probe_bytes,
     } = forecast.estimates;
     if !environment.cluster {
+        let pays = |build: u64, probe: u64| {
+            probe >= IN_PROCESS_ROWS && probe >= build.saturating_mul(IN_PROCESS_RATIO)
+        };
         return match (build_rows, probe_rows) {
-            (Some(build), Some(probe)) if probe >= build.saturating_mul(IN_PROCESS_RATIO) => Ok(()),
+            (Some(build), Some(probe)) if pays(build, probe) => Ok(()),
             _ => Err(Refusal::NotInOneProcess),
         };
     }
-    let (Some(build_rows), Some(crossing)) = (build_rows, forecast.crossing_bytes) else {
+    let (Some(build_rows), Some(probe_bytes)) = (build_rows, probe_bytes) else {
         return Ok(());
     };
     let keys = build_rows as f64;
     let filter = (keys * DOWN_BYTES_PER_KEY).min(options.max_filter_bytes as f64);
     let traffic = keys * UP_BYTES_PER_KEY + filter * environment.receivers as f64;
-    if traffic > (1.0 - options.min_saving) * crossing {
+    if traffic > (1.0 - options.min_saving) * probe_bytes as f64 {
         return Err(Refusal::FilterTooLarge);
     }
     Ok(())
@@ -198,7 +201,7 @@ fn distinct(statistics: &Statistics, site: &Site) -> Option<u64> {
     column.distinct_count.get_value().map(|keys| *keys as u64)
 }
 
-fn row_width(schema: &Schema) -> usize {
+fn row_width(schema: &Schema) -> u64 {
     let width = |data_type: &DataType| match data_type {
         DataType::Boolean | DataType::Null => 1,
         DataType::FixedSizeBinary(width) => usize::try_from(*width).unwrap_or(VARIABLE_WIDTH),
@@ -209,5 +212,5 @@ fn row_width(schema: &Schema) -> usize {
         .iter()
         .map(|field| width(field.data_type()))
         .sum::<usize>()
-        .max(1)
+        .max(1) as u64
 }

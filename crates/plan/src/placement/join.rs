@@ -117,9 +117,8 @@ pub(super) fn shape(join: &HashJoinExec, normalizes: bool) -> Option<JoinShape> 
 /// joins are enabled.
 fn becomes_partitioned(join: &HashJoinExec) -> bool {
     let partitions = |side: &Plan| side.output_partitioning().partition_count();
-    !is_broadcast_safe(*join.join_type())
-        && !join.null_aware
-        && !(partitions(join.left()) == 1 && partitions(join.right()) == 1)
+    let both_single = partitions(join.left()) == 1 && partitions(join.right()) == 1;
+    !is_broadcast_safe(*join.join_type()) && !join.null_aware && !both_single
 }
 
 /// Whether a build side may be replicated into every task: no build row comes out.

@@ -15,8 +15,8 @@
 //!
 //! A probe goes below the deepest hash exchange that the key columns can be followed
 //! to, and within that stage below the costly operators (aggregation, sort, window,
-//! join). It stays above plain filters and projections: they run batch by batch over a
-//! scan, and see the filter's own wait first if it sat below them.
+//! join). It stays above plain filters and projections over a scan: they are cheap, and
+//! leave it fewer and narrower rows.
 //!
 //! The rows that it drops are those whose key no build row has. An operator may lie in
 //! between only if such rows change nothing but the output rows that the join would
@@ -85,10 +85,10 @@ pub(super) fn find(
             through_eager: eager,
         };
         let mut sites = search.input(right, &keys.right, below, true);
+        if below {
+            sites = sites.into_iter().map(|site| site.across(0)).collect();
+        }
         if !sites.is_empty() {
-            sites
-                .iter_mut()
-                .for_each(|site| site.exchanges += usize::from(below));
             return Ok(ProbeSites { sites, eager });
         }
     }
@@ -126,9 +126,8 @@ impl Search<'_> {
         };
         let same = Some(keys.to_vec());
         if is_hash_exchange(node) {
-            let mut sites = self.child(node, 0, keys, true, true);
-            sites.iter_mut().for_each(|site| site.exchanges += 1);
-            sites
+            let sites = self.child(node, 0, keys, true, true);
+            sites.into_iter().map(|site| site.across(1)).collect()
         } else if is_transparent(node)
             || filter_input(node).is_some()
             // Its other children are plans of their own, run before it.
@@ -259,15 +258,20 @@ impl Search<'_> {
         let Some(input) = node.children().get(index).copied() else {
             return vec![];
         };
-        let mut sites = match as_node::<CoalescePartitionsExec>(input) {
+        let sites: Vec<Site> = match as_node::<CoalescePartitionsExec>(input) {
             // The planner drops it.
             Some(coalesce) if index == 0 && input.fetch().is_none() => {
                 let sites = self.input(coalesce.input(), keys, true, true);
-                sites.into_iter().map(|site| site.under(0)).collect()
+                sites
+                    .into_iter()
+                    .map(|site| site.across(0).under(0))
+                    .collect()
             }
-            _ => self.input(input, keys, true, true),
+            _ => {
+                let sites = self.input(input, keys, true, true);
+                sites.into_iter().map(|site| site.across(0)).collect()
+            }
         };
-        sites.iter_mut().for_each(|site| site.exchanges += 1);
         sites.into_iter().map(|site| site.under(index)).collect()
     }
 }

@@ -25,8 +25,9 @@ pub(super) struct Site {
     pub(super) path: Vec<usize>,
     /// The key columns in the schema at the place.
     pub(super) keys: Vec<usize>,
-    /// Hash exchanges between the place and where the search began.
-    pub(super) exchanges: usize,
+    /// The hash exchanges between where the search began and the place: for each the
+    /// length of the part of `path` that leads to its input.
+    pub(super) crossed: Vec<usize>,
 }
 
 impl Site {
@@ -43,7 +44,7 @@ impl Site {
         same.then(|| Self {
             path: vec![],
             keys: keys.to_vec(),
-            exchanges: 0,
+            crossed: vec![],
         })
     }
 
@@ -60,14 +61,21 @@ impl Site {
     /// began at.
     pub(super) fn under(mut self, index: usize) -> Self {
         self.path.insert(0, index);
+        self.crossed.iter_mut().for_each(|depth| *depth += 1);
         self
     }
 
-    /// The node below the place.
-    pub(super) fn node<'a>(&self, root: &'a Plan) -> Option<&'a Plan> {
-        self.path
+    /// The same place, with one more exchange whose input is `depth` steps down.
+    pub(super) fn across(mut self, depth: usize) -> Self {
+        self.crossed.push(depth);
+        self
+    }
+
+    /// The paths to the inputs of the exchanges that are crossed.
+    pub(super) fn exchange_inputs(&self) -> impl Iterator<Item = &[usize]> {
+        self.crossed
             .iter()
-            .try_fold(root, |node, index| node.children().get(*index).copied())
+            .filter_map(|depth| self.path.get(..*depth))
     }
 
     /// `root` with the node that `make` puts above the node at the place.
@@ -78,6 +86,12 @@ impl Site {
     ) -> Result<Plan> {
         insert(root, &self.path, &mut |node| make(self.keys.clone(), node))
     }
+}
+
+/// The node that `path` leads to from `root`.
+pub(super) fn walk<'a>(root: &'a Plan, path: &[usize]) -> Option<&'a Plan> {
+    path.iter()
+        .try_fold(root, |node, index| node.children().get(*index).copied())
 }
 
 fn insert(node: &Plan, path: &[usize], make: &mut dyn FnMut(Plan) -> Result<Plan>) -> Result<Plan> {

@@ -1,6 +1,5 @@
 //! Plans to place filters in, and what must hold for each of them afterwards.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray};
@@ -38,7 +37,7 @@ pub(super) async fn session(settings: &[(&str, &str)]) -> SessionContext {
         config.options_mut().set(key, value).unwrap();
     }
     let context = SessionContext::new_with_config(config);
-    for (name, prefix, rows) in [("dim", "d", 40), ("fact", "f", 4000), ("other", "o", 400)] {
+    for (name, prefix, rows) in [("dim", "d", 40), ("fact", "f", 10_000), ("other", "o", 400)] {
         let batch = batch(prefix, rows);
         let partitions = vec![vec![batch]; 4];
         let table = MemTable::try_new(partitions[0][0].schema(), partitions).unwrap();
@@ -87,10 +86,17 @@ pub(super) async fn plan(context: &SessionContext, sql: &str) -> Plan {
         .unwrap()
 }
 
+/// Options that place a filter wherever it is legal.
+pub(super) fn force() -> RuntimeFilterOptions {
+    RuntimeFilterOptions {
+        force: true,
+        ..Default::default()
+    }
+}
+
 /// Places filters wherever it is legal and checks what must always hold.
 pub(super) fn forced(plan: &Plan, mode: Mode) -> Placement {
-    let mut options = RuntimeFilterOptions::default();
-    options.force = true;
+    let options = force();
     placed(plan, &options, &config(&[]), mode)
 }
 
@@ -98,8 +104,7 @@ pub(super) fn forced(plan: &Plan, mode: Mode) -> Placement {
 pub(super) async fn forced_sql(settings: &[(&str, &str)], sql: &str) -> Placement {
     let context = session(settings).await;
     let plan = plan(&context, sql).await;
-    let mut options = RuntimeFilterOptions::default();
-    options.force = true;
+    let options = force();
     placed(
         &plan,
         &options,
@@ -130,24 +135,45 @@ pub(super) fn placed(
         placement.plan.output_partitioning().to_string(),
         plan.output_partitioning().to_string()
     );
-    let mut homes = BTreeMap::new();
-    check_homes(&placement.plan, &mut vec![], &mut homes);
+    let mut nodes = vec![];
+    find_nodes(&placement.plan, &mut vec![], &mut nodes);
+    assert!(
+        nodes
+            .iter()
+            .all(|node| (node.filter as usize) < placement.filters.len())
+    );
     for (number, spec) in placement.filters.iter().enumerate() {
         assert_eq!(spec.id as usize, number);
-        let home = homes.remove(&spec.id).unwrap_or_default();
-        assert_eq!(
-            home.builds,
-            1,
-            "builds of filter {number}\n{}",
-            render(&placement.plan)
-        );
+        let (builds, probes): (Vec<&OurNode>, Vec<&OurNode>) = nodes
+            .iter()
+            .filter(|node| node.filter == spec.id)
+            .partition(|node| node.is_build);
+        let [build] = builds.as_slice() else {
+            panic!(
+                "{} builds of filter {number}\n{}",
+                builds.len(),
+                render(&placement.plan)
+            );
+        };
         assert!(
-            home.probes > 0,
+            !probes.is_empty(),
             "probes of filter {number}\n{}",
             render(&placement.plan)
         );
+        assert!(
+            probes.iter().all(|probe| probe.types == build.types),
+            "filter {number}"
+        );
+        // All of them belong to one join: the build to its left, the probes to its right.
+        let is_home = |join: &usize| {
+            build.path.contains(&(*join, 0))
+                && probes.iter().all(|probe| probe.path.contains(&(*join, 1)))
+        };
+        assert!(
+            build.path.iter().map(|(join, _)| join).any(is_home),
+            "filter {number}"
+        );
     }
-    assert!(homes.is_empty(), "nodes without a filter: {homes:?}");
     let placed: Vec<u32> = placement
         .ledger
         .iter()
@@ -169,77 +195,39 @@ pub(super) fn placed(
     placement
 }
 
-#[derive(Debug, Default)]
-struct Home {
-    builds: usize,
-    probes: usize,
-    join: Option<usize>,
+struct OurNode {
+    filter: u32,
+    is_build: bool,
     types: Vec<DataType>,
+    /// Every node above it, with the number of the child that leads to it.
+    path: Vec<(usize, usize)>,
 }
 
-/// One step down to a child: which join, which side, and whether it is an exchange.
-type Step = (Option<usize>, usize);
-
-fn check_homes(node: &Plan, path: &mut Vec<Step>, homes: &mut BTreeMap<u32, Home>) {
+fn find_nodes(node: &Plan, path: &mut Vec<(usize, usize)>, nodes: &mut Vec<OurNode>) {
     let build = node
         .downcast_ref::<RuntimeFilterBuildExec>()
-        .map(|n| (n.spec(), n.keys(), 0));
+        .map(|n| (n.spec(), n.keys(), true));
     let probe = node
         .downcast_ref::<RuntimeFilterProbeExec>()
-        .map(|n| (n.spec(), n.keys(), 1));
-    if let Some((spec, keys, side)) = build.or(probe) {
-        let home = homes.entry(spec.id).or_default();
-        let types: Vec<DataType> = keys
+        .map(|n| (n.spec(), n.keys(), false));
+    if let Some((spec, keys, is_build)) = build.or(probe) {
+        let schema = node.schema();
+        let types = keys
             .iter()
-            .map(|key| node.schema().field(*key).data_type().clone())
+            .map(|key| schema.field(*key).data_type().clone())
             .collect();
-        if home.builds + home.probes == 0 {
-            home.types = types;
-            // The builds come first, on the left: their join is one of those above.
-        } else {
-            assert_eq!(home.types, types, "filter {}", spec.id);
-        }
-        if side == 0 {
-            home.builds += 1;
-            home.join = None;
-        } else {
-            home.probes += 1;
-        }
-        let joins: Vec<usize> = path
-            .iter()
-            .filter(|step| step.1 == side)
-            .filter_map(|step| step.0)
-            .collect();
-        // A join with the build below its left side and all probes below its right side.
-        let common = homes
-            .entry(1_000_000 + spec.id * 2 + side as u32)
-            .or_default();
-        common.types = joins
-            .iter()
-            .map(|join| DataType::FixedSizeBinary(*join as i32))
-            .collect();
-        if side == 1 {
-            let left = homes
-                .get(&(1_000_000 + spec.id * 2))
-                .expect("build before probe");
-            let right = &homes[&(1_000_000 + spec.id * 2 + 1)];
-            assert!(
-                left.types.iter().any(|join| right.types.contains(join)),
-                "filter {}",
-                spec.id
-            );
-        }
+        nodes.push(OurNode {
+            filter: spec.id,
+            is_build,
+            types,
+            path: path.clone(),
+        });
     }
-    let join = node
-        .is::<HashJoinExec>()
-        .then_some(Arc::as_ptr(node) as *const () as usize);
+    let address = Arc::as_ptr(node).cast::<()>() as usize;
     for (index, child) in node.children().into_iter().enumerate() {
-        path.push((join.map(|join| join % (1 << 30)), index));
-        check_homes(child, path, homes);
+        path.push((address, index));
+        find_nodes(child, path, nodes);
         path.pop();
-    }
-    if path.is_empty() {
-        homes.retain(|id, _| *id < 1_000_000);
     }
 }
 
@@ -280,18 +268,21 @@ fn render_into(node: &Plan, depth: usize, text: &mut String) {
 /// Compares a plan with its picture, whose own indentation does not matter.
 #[track_caller]
 pub(super) fn assert_plan(placement: &Placement, picture: &str) {
-    let lines: Vec<&str> = picture
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let indent = lines
-        .iter()
-        .map(|line| line.len() - line.trim_start().len())
-        .min()
-        .unwrap_or(0);
+    let lines: Vec<&str> = picture.lines().collect();
+    let indent = |line: &&str| line.len() - line.trim_start().len();
+    // All but the first line, which follows the opening quote.
+    let margin = lines.iter().skip(1).map(indent).min().unwrap_or(2);
+    let cut = |line: &&str| {
+        format!(
+            "{}\n",
+            line.get(margin.min(indent(line))..).unwrap_or_default()
+        )
+    };
     let expected: String = lines
         .iter()
-        .map(|line| format!("{}\n", line[indent..].trim_end()))
+        .take(1)
+        .map(cut)
+        .chain(lines.iter().skip(1).map(|line| format!("  {}", cut(line))))
         .collect();
     let actual = render(&placement.plan);
     assert!(
