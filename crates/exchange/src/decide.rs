@@ -11,7 +11,7 @@ pub struct FilterPolicy {
     pub id: u32,
     /// How large the filter gets.
     pub sizing: SizingPolicy,
-    /// Estimated bytes that reach the probes; `None` without statistics.
+    /// Estimated bytes on the wire that the filter can thin out; `None` without statistics.
     pub probe_bytes: Option<u64>,
     /// Share of `probe_bytes` that sending the filter may cost, in `0.0..=1.0`.
     pub max_cost_share: f64,

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Bytes on the wire per byte in memory, for weighing a filter against the rows that
+/// it saves: TPC-H at scale 1 shuffles 1,623 MB in memory as 416 MB (LZ4).
+pub const WIRE_SHARE: f64 = 0.25;
+
 /// How long the probes of a filter may wait for its verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WaitClass {
@@ -22,7 +26,8 @@ pub struct Estimates {
     pub build_rows: Option<u64>,
     /// Rows that reach the probe nodes, over all tasks.
     pub probe_rows: Option<u64>,
-    /// Bytes of those rows in memory.
+    /// Bytes in memory of the rows that enter the exchanges between the probe nodes
+    /// and their join, counted once for each exchange: what a filter can thin out.
     pub probe_bytes: Option<u64>,
 }
 

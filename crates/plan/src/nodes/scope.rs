@@ -39,7 +39,7 @@ use runtime_filter_exchange::{
 
 use crate::config::RuntimeFilterOptions;
 use crate::ledger::JoinVerdict;
-use crate::spec::FilterSpec;
+use crate::spec::{FilterSpec, WIRE_SHARE};
 
 /// Begins executions on a cluster.
 #[async_trait]
@@ -259,7 +259,10 @@ fn policy(spec: &FilterSpec, options: &RuntimeFilterOptions) -> FilterPolicy {
             max_bytes: options.max_filter_bytes,
             max_exact_keys: options.max_exact_keys,
         },
-        probe_bytes: spec.estimates.probe_bytes,
+        probe_bytes: spec
+            .estimates
+            .probe_bytes
+            .map(|bytes| (bytes as f64 * WIRE_SHARE) as u64),
         max_cost_share: 1.0 - options.min_saving,
         force: options.force,
     }

@@ -54,6 +54,7 @@ use super::columns::{
     is_preserved, through_aggregate, through_filter, through_join, through_projection,
     through_window_partitions,
 };
+use super::cost::is_selective;
 use super::join::{JoinKeys, JoinShape, shape};
 use super::site::{Site, as_node, filter_input, is_node};
 use super::{Plan, is_hash_exchange, is_transparent};
@@ -250,7 +251,11 @@ impl Search<'_> {
         if collects_left && on_side.side == JoinSide::Left && !self.through_eager {
             return vec![];
         }
-        self.child(node, on_side.child(), &on_side.keys, below, true)
+        // A join that thins this side out itself is cheaper than looking up every row
+        // below it: the probe then stays above, where it sees what the join leaves.
+        let other = node.children().get(1 - on_side.child()).copied();
+        let here = !other.is_some_and(is_selective);
+        self.child(node, on_side.child(), &on_side.keys, below, here)
     }
 
     /// Below the hash exchange that the distributed planner will put on an input.
