@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use datafusion::physical_plan::{collect, execute_stream};
 use datafusion_distributed::{DistributedExt, Worker, WorkerQueryContext};
-use datafusion_runtime_filter::RuntimeFilterCodec;
+use datafusion_runtime_filter::{RuntimeFilterCodec, RuntimeFilterWorker, WorkerServer};
 use futures::StreamExt;
 use tokio_stream::wrappers::TcpListenerStream;
 
 use crate::support::{
     Cluster, HANG, ORACLE, PARTITIONED, Rows, plan, register_folder, run, run_plan, session,
-    tpch_folder,
+    session_with, tpch_folder,
 };
 
 const SCALE: f64 = 0.01;
@@ -113,6 +113,36 @@ async fn worker_processes_apply_filters() {
     on.rows.assert_same(&off.rows, CHAIN);
     assert!(on.report.rows_dropped() > 0, "{}", on.report);
     assert!(on.report.filter_traffic.bytes_up > 0 && on.report.filter_traffic.bytes_down > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_that_is_a_worker_too_applies_filters() {
+    let worker = RuntimeFilterWorker::default();
+    let engine = worker.worker().clone();
+    let mut cluster = Cluster::start(2).await;
+    let addr = ([127, 0, 0, 1], 0).into();
+    cluster
+        .workers
+        .push(WorkerServer::bind_worker(addr, worker).await.unwrap());
+    let expected = {
+        let (oracle, _) = sessions(&cluster).await;
+        run(&oracle, CHAIN).await.rows
+    };
+    let urls = cluster.urls();
+    let own = engine.to_local_worker_context(urls[2].parse().unwrap());
+    let context = session_with(&urls, &cluster.coordinator, &forced(), |builder| {
+        builder.with_distributed_local_worker_context(own)
+    });
+    register_folder(&context, &tpch_folder(SCALE)).await;
+    let run = run(&context, CHAIN).await;
+    run.rows.assert_same(&expected, CHAIN);
+    assert!(
+        run.report.filters.iter().all(|f| f.verdict == "applied"),
+        "{}",
+        run.report
+    );
+    assert!(run.report.rows_dropped() > 0, "{}", run.report);
+    cluster.assert_empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

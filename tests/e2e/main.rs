@@ -15,5 +15,6 @@ mod cli;
 mod exchange;
 mod faults;
 mod in_process;
+mod joins;
 mod support;
 mod tpch;

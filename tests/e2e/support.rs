@@ -100,16 +100,25 @@ pub fn session(
     coordinator: &Arc<Coordinator>,
     settings: &[(&str, &str)],
 ) -> SessionContext {
-    let state = SessionStateBuilder::new()
+    session_with(urls, coordinator, settings, |builder| builder)
+}
+
+/// The same, with something added to the builder.
+pub fn session_with(
+    urls: &[String],
+    coordinator: &Arc<Coordinator>,
+    settings: &[(&str, &str)],
+    with: impl FnOnce(SessionStateBuilder) -> SessionStateBuilder,
+) -> SessionContext {
+    let builder = SessionStateBuilder::new()
         .with_default_features()
         .with_config(SessionConfig::new().with_target_partitions(urls.len()))
         .with_distributed_worker_resolver(Workers::try_new(urls).unwrap())
         .with_distributed_file_scan_config_bytes_per_partition(1)
         .unwrap()
         .with_distributed_planner()
-        .with_runtime_filter_coordinator(RuntimeFilterOptions::default(), Arc::clone(coordinator))
-        .build();
-    let context = SessionContext::new_with_state(state);
+        .with_runtime_filter_coordinator(RuntimeFilterOptions::default(), Arc::clone(coordinator));
+    let context = SessionContext::new_with_state(with(builder).build());
     set(&context, settings);
     context
 }

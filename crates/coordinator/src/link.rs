@@ -149,7 +149,8 @@ impl Link {
         relock(&self.pending)
     }
 
-    /// The worker takes part in `execution` once this returns.
+    /// The worker takes part in `execution` once this returns. If it is given up
+    /// before, the worker is told to forget the execution again.
     pub(crate) async fn begin(&self, execution: ExecutionId, hub: &Hub) -> Result<(), LinkError> {
         let (sender, begun) = oneshot::channel();
         {
@@ -157,13 +158,20 @@ impl Link {
             pending.begun.insert(execution.sequence, sender);
             pending.takes_part.insert(execution.sequence);
         }
+        let mut attempt = Attempt {
+            link: self,
+            execution,
+            succeeded: false,
+        };
         let message = wire::begin(execution, hub.settings());
         hub.add_bytes_down(wire::wire_len(&message));
         // The reader drops what is pending when the stream ends, before or after this.
         if self.outbound.send(message).is_err() || !self.is_open() {
             return Err(LinkError::Closed);
         }
-        begun.await.map_err(|_| LinkError::Closed)
+        begun.await.map_err(|_| LinkError::Closed)?;
+        attempt.succeeded = true;
+        Ok(())
     }
 
     /// The worker forgets `execution`.
@@ -174,6 +182,21 @@ impl Link {
             pending.takes_part.remove(&execution.sequence);
         }
         let _ = self.outbound.send(wire::end(execution.sequence));
+    }
+}
+
+/// A Begin without an answer so far.
+struct Attempt<'a> {
+    link: &'a Link,
+    execution: ExecutionId,
+    succeeded: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.succeeded {
+            self.link.end(self.execution);
+        }
     }
 }
 

@@ -21,8 +21,27 @@ pub struct FilterPolicy {
 
 /// The verdict for `keys`, given how many remote processes would receive it.
 pub fn decide(keys: Partial, seed: u64, policy: &FilterPolicy, remote_receivers: usize) -> Verdict {
-    let Ok(filter) = RuntimeFilter::from_partial(keys, seed, &policy.sizing) else {
-        return Verdict::PassAll(PassAllReason::OutOfMemory);
+    weigh(build(keys, seed, policy), policy, remote_receivers)
+}
+
+/// The filter of `keys`: the part of a decision that takes time.
+pub(crate) fn build(
+    keys: Partial,
+    seed: u64,
+    policy: &FilterPolicy,
+) -> Result<RuntimeFilter, PassAllReason> {
+    RuntimeFilter::from_partial(keys, seed, &policy.sizing).map_err(|_| PassAllReason::OutOfMemory)
+}
+
+/// Whether a filter is worth sending to that many remote processes.
+pub(crate) fn weigh(
+    filter: Result<RuntimeFilter, PassAllReason>,
+    policy: &FilterPolicy,
+    remote_receivers: usize,
+) -> Verdict {
+    let filter = match filter {
+        Ok(filter) => filter,
+        Err(reason) => return Verdict::PassAll(reason),
     };
     if !policy.force
         && let Some(probe_bytes) = policy.probe_bytes
@@ -34,3 +53,6 @@ pub fn decide(keys: Partial, seed: u64, policy: &FilterPolicy, remote_receivers:
     }
     Verdict::Filter(std::sync::Arc::new(filter))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,10 @@
 //! The coordinator's side of one execution: partials in, verdicts out.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::decide::{FilterPolicy, decide};
+use crate::decide::{FilterPolicy, build, weigh};
 use crate::merge::{Merge, Step, TaskReport};
 use crate::registry::ExecutionSettings;
 use crate::verdict::{PassAllReason, Verdict};
@@ -33,9 +34,29 @@ pub struct FilterRecord {
     pub verdict: Option<Verdict>,
 }
 
-struct FilterState {
+/// What it takes to compute the verdict of one filter.
+struct FilterMerge {
     policy: FilterPolicy,
-    merge: Merge,
+    // Held while keys are merged and the filter is built, which may take a while.
+    // Taken before the hub's lock, never after it. A panic under it ends the merge.
+    merge: Mutex<Merge>,
+}
+
+impl FilterMerge {
+    /// Frees the keys of a filter that is decided. A thread that is merging them
+    /// right now does so itself when it is done: whoever decides does not wait.
+    fn let_go(&self) {
+        let mut merge = match self.merge.try_lock() {
+            Ok(merge) => merge,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let _ = merge.fail(PassAllReason::Ended);
+    }
+}
+
+/// What the outside sees of one filter.
+struct FilterState {
     record: FilterRecord,
     receivers: HashMap<u64, Arc<dyn VerdictSink>>,
 }
@@ -48,12 +69,41 @@ struct HubState {
     closed: bool,
 }
 
+impl HubState {
+    /// The filter, while there is something to decide about it.
+    fn undecided(&mut self, filter: u32) -> Option<&mut FilterState> {
+        if self.closed {
+            return None;
+        }
+        self.filters
+            .get_mut(&filter)
+            .filter(|state| state.record.verdict.is_none())
+    }
+
+    /// Tells everyone the verdict, unless there is one already.
+    fn publish(&mut self, filter: u32, verdict: &Verdict) {
+        let Some(state) = self.undecided(filter) else {
+            return;
+        };
+        state.record.verdict = Some(verdict.clone());
+        let sent: u64 = state
+            .receivers
+            .values()
+            .map(|receiver| receiver.deliver(filter, verdict))
+            .sum();
+        self.bytes_down += sent;
+    }
+}
+
 /// Merges the partials of one execution and tells its processes the verdicts.
 ///
-/// One lock, held for a merge step: reports of one execution are few (tasks x
-/// filters), and a verdict must not overtake the subscription it answers.
+/// One lock for all that is seen from outside, so that a verdict cannot overtake the
+/// subscription it answers, and each receiver gets it once. Computing happens outside
+/// of it, under a lock per filter: one large filter holds up neither another filter,
+/// nor a failure, nor the end.
 pub struct Hub {
     settings: ExecutionSettings,
+    merges: BTreeMap<u32, FilterMerge>,
     state: Mutex<HubState>,
 }
 
@@ -68,30 +118,25 @@ impl std::fmt::Debug for Hub {
 impl Hub {
     /// A hub that waits for the partials of `policies`.
     pub fn new(settings: ExecutionSettings, policies: Vec<FilterPolicy>) -> Self {
-        let filters = policies
-            .into_iter()
-            .map(|policy| {
-                let record = FilterRecord {
-                    id: policy.id,
-                    build_tasks: 0,
-                    build_rows: 0,
-                    distinct_keys: None,
-                    verdict: None,
-                };
-                let merge = Merge::new(settings.cap_blocks());
-                (
-                    policy.id,
-                    FilterState {
-                        policy,
-                        merge,
-                        record,
-                        receivers: HashMap::new(),
-                    },
-                )
-            })
-            .collect();
+        let mut merges = BTreeMap::new();
+        let mut filters = BTreeMap::new();
+        for policy in policies {
+            let id = policy.id;
+            let record = FilterRecord {
+                id,
+                build_tasks: 0,
+                build_rows: 0,
+                distinct_keys: None,
+                verdict: None,
+            };
+            let receivers = HashMap::new();
+            filters.insert(id, FilterState { record, receivers });
+            let merge = Mutex::new(Merge::new(settings.cap_blocks()));
+            merges.insert(id, FilterMerge { policy, merge });
+        }
         Self {
             settings,
+            merges,
             state: Mutex::new(HubState {
                 filters,
                 ..HubState::default()
@@ -104,8 +149,8 @@ impl Hub {
         &self.settings
     }
 
-    // A panic while merging would leave a merge half done; every later answer of a
-    // poisoned hub is still safe, since a verdict is only ever set after the merge.
+    // What a panic leaves behind is safe to go on with: nothing is computed under this
+    // lock, and a verdict is set before it is told.
     fn lock(&self) -> MutexGuard<'_, HubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,51 +162,87 @@ impl Hub {
         if state.closed {
             return;
         }
-        let Some(filter_state) = state.filters.get_mut(&filter) else {
-            sink.deliver(filter, &Verdict::PassAll(PassAllReason::Malformed));
-            return;
+        let verdict = match state.filters.get_mut(&filter) {
+            None => Some(Verdict::PassAll(PassAllReason::Malformed)),
+            Some(filter_state) => match filter_state.receivers.entry(receiver) {
+                Entry::Occupied(_) => return,
+                Entry::Vacant(entry) => {
+                    entry.insert(Arc::clone(&sink));
+                    filter_state.record.verdict.clone()
+                }
+            },
         };
-        if filter_state
-            .receivers
-            .insert(receiver, Arc::clone(&sink))
-            .is_some()
-        {
-            return;
-        }
-        if let Some(verdict) = filter_state.record.verdict.clone() {
+        if let Some(verdict) = verdict {
             state.bytes_down += sink.deliver(filter, &verdict);
         }
     }
 
     /// A build task has reported.
     pub fn report(&self, filter: u32, report: TaskReport) {
-        let mut state = self.lock();
-        let Some(filter_state) = state.filters.get_mut(&filter) else {
+        let Some(filter_merge) = self.merges.get(&filter) else {
             return;
         };
+        self.merge(filter, filter_merge, report);
+        // What decided meanwhile did not wait for this thread.
+        if self.lock().undecided(filter).is_none() {
+            filter_merge.let_go();
+        }
+    }
+
+    fn merge(&self, filter: u32, filter_merge: &FilterMerge, report: TaskReport) {
+        let policy = &filter_merge.policy;
+        let mut merge = filter_merge
+            .merge
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if self.lock().undecided(filter).is_none() {
+            return;
+        }
         let rows = report.outcome.as_ref().map_or(0, |partial| partial.rows());
-        let before = filter_state.merge.tasks_arrived();
-        let step = filter_state.merge.offer(report);
-        if filter_state.merge.tasks_arrived() > before {
+        let before = merge.tasks_arrived();
+        let step = merge.offer(report);
+        let arrived = merge.tasks_arrived() > before;
+        let mut distinct_keys = None;
+        let built = match step {
+            Step::Pending | Step::Ignored => None,
+            Step::PassAll(reason) => Some(Err(reason)),
+            Step::Complete(keys) => {
+                distinct_keys = Some(keys.distinct_keys());
+                Some(build(*keys, self.settings.seed, policy))
+            }
+        };
+
+        let mut state = self.lock();
+        let Some(filter_state) = state.undecided(filter) else {
+            return;
+        };
+        if arrived {
             filter_state.record.build_tasks += 1;
             filter_state.record.build_rows += rows;
         }
-        self.advance(&mut state, filter, step);
+        filter_state.record.distinct_keys = distinct_keys;
+        if let Some(built) = built {
+            // Counted only now: a process that subscribed meanwhile is sent the filter, too.
+            let remote = filter_state
+                .receivers
+                .values()
+                .filter(|receiver| receiver.is_remote())
+                .count();
+            state.publish(filter, &weigh(built, policy, remote));
+        }
     }
 
     /// Nothing more can come for `filter`, or for any filter if `None`: those
     /// without a verdict pass all.
     pub fn fail(&self, filter: Option<u32>, reason: PassAllReason) {
+        let failed = |id: &u32| filter.is_none_or(|filter| filter == *id);
         let mut state = self.lock();
-        let ids: Vec<u32> = match filter {
-            Some(id) => vec![id],
-            None => state.filters.keys().copied().collect(),
-        };
-        for id in ids {
-            if let Some(filter_state) = state.filters.get_mut(&id) {
-                let step = filter_state.merge.fail(reason);
-                self.advance(&mut state, id, step);
-            }
+        for id in self.merges.keys().filter(|id| failed(id)) {
+            state.publish(*id, &Verdict::PassAll(reason));
+        }
+        drop(state);
+        for (_, filter_merge) in self.merges.iter().filter(|(id, _)| failed(id)) {
+            filter_merge.let_go();
         }
     }
 
@@ -177,8 +258,11 @@ impl Hub {
         let mut state = self.lock();
         state.closed = true;
         for filter_state in state.filters.values_mut() {
-            let _ = filter_state.merge.fail(PassAllReason::Ended);
             filter_state.receivers.clear();
+        }
+        drop(state);
+        for filter_merge in self.merges.values() {
+            filter_merge.let_go();
         }
     }
 
@@ -206,28 +290,7 @@ impl Hub {
             .map(|f| f.record.clone())
             .collect()
     }
-
-    fn advance(&self, state: &mut HubState, filter: u32, step: Step) {
-        let Some(filter_state) = state.filters.get_mut(&filter) else {
-            return;
-        };
-        let verdict = match step {
-            Step::Pending | Step::Ignored => return,
-            Step::PassAll(reason) => Verdict::PassAll(reason),
-            Step::Complete(keys) => {
-                filter_state.record.distinct_keys = Some(keys.distinct_keys());
-                let remote = filter_state
-                    .receivers
-                    .values()
-                    .filter(|r| r.is_remote())
-                    .count();
-                decide(*keys, self.settings.seed, &filter_state.policy, remote)
-            }
-        };
-        filter_state.record.verdict = Some(verdict.clone());
-        let receivers: Vec<_> = filter_state.receivers.values().cloned().collect();
-        for receiver in receivers {
-            state.bytes_down += receiver.deliver(filter, &verdict);
-        }
-    }
 }
+
+#[cfg(test)]
+mod tests;

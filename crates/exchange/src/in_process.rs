@@ -169,3 +169,6 @@ impl Uplink for LocalUplink {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

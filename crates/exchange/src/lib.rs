@@ -25,6 +25,8 @@ pub mod id;
 pub mod in_process;
 pub mod merge;
 pub mod registry;
+#[cfg(test)]
+mod testing;
 pub mod verdict;
 pub mod wire;
 

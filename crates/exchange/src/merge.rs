@@ -85,35 +85,36 @@ impl Merge {
     /// A task that reports twice may have seen different rows each time, and the
     /// first keys are merged already: that ends in pass-all, too.
     pub fn offer(&mut self, report: TaskReport) -> Step {
-        let Some(keys) = self.keys.as_mut() else {
+        // Only a report that fits puts them back. So nothing that goes wrong on the way,
+        // not even a panic, leaves a merge that could complete without its keys.
+        let Some(mut keys) = self.keys.take() else {
             return Step::Ignored;
         };
         let consistent = (1..=MAX_TASKS).contains(&report.task_count)
             && report.task_index < report.task_count
+            // A task of no partition has seen nothing that it could vouch for.
+            && report.partition_count > 0
             && report.partitions_covered <= report.partition_count
             && *self.task_count.get_or_insert(report.task_count) == report.task_count
             && self.arrived.insert(report.task_index);
         if !consistent {
-            return self.fail(PassAllReason::InconsistentTasks);
+            return Step::PassAll(PassAllReason::InconsistentTasks);
         }
-        match report.outcome {
-            Err(reason) => self.fail(reason),
+        let partial = match report.outcome {
+            Err(reason) => return Step::PassAll(reason),
             Ok(_) if report.partitions_covered != report.partition_count => {
-                self.fail(PassAllReason::BuildCancelled)
+                return Step::PassAll(PassAllReason::BuildCancelled);
             }
-            Ok(partial) => {
-                if keys.merge(&partial).is_err() {
-                    return self.fail(PassAllReason::Malformed);
-                }
-                if self.arrived.len() < report.task_count as usize {
-                    return Step::Pending;
-                }
-                match self.keys.take() {
-                    Some(keys) => Step::Complete(Box::new(keys.finish())),
-                    None => Step::Ignored,
-                }
-            }
+            Ok(partial) => partial,
+        };
+        if let Err(error) = keys.merge(&partial) {
+            return Step::PassAll(PassAllReason::of_merge(&error));
         }
+        if self.arrived.len() < report.task_count as usize {
+            self.keys = Some(keys);
+            return Step::Pending;
+        }
+        Step::Complete(Box::new(keys.finish()))
     }
 
     /// Ends the merge without a filter, unless it has ended before.
@@ -124,3 +125,6 @@ impl Merge {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

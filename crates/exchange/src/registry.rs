@@ -138,17 +138,86 @@ pub struct BuildTask {
     pub partitions: u32,
 }
 
+/// What a process knows of one of its build tasks.
+#[derive(Default)]
+enum Build {
+    /// Nothing yet.
+    #[default]
+    Unseen,
+    /// Some of its partitions.
+    Collecting(BuildState),
+    /// All of them; the keys are on their way.
+    Reported,
+    /// Something went wrong and is on its way: nothing more to say.
+    Unknown,
+}
+
 struct BuildState {
+    task: BuildTask,
     sealed: Vec<bool>,
     missing: u32,
     keys: PartialBuilder,
 }
 
+impl Build {
+    /// Takes in the keys of a partition. Returns what the task has to report now, if
+    /// anything.
+    fn seal(
+        &mut self,
+        task: BuildTask,
+        partition: u32,
+        keys: &Partial,
+        cap_blocks: u32,
+    ) -> Option<Result<PartialBuilder, PassAllReason>> {
+        // Only a partition that fits puts the state back. So nothing that goes wrong on
+        // the way, not even a panic, leaves a task that could report without its keys.
+        let mut build = match std::mem::replace(self, Self::Unknown) {
+            Self::Unknown => return None,
+            // A partition that ends twice has been run twice, and may have seen other
+            // rows the second time.
+            Self::Reported => return Some(Err(PassAllReason::InconsistentTasks)),
+            Self::Collecting(build) => build,
+            Self::Unseen if (1..=MAX_PARTITIONS).contains(&task.partitions) => BuildState {
+                task,
+                sealed: vec![false; task.partitions as usize],
+                missing: task.partitions,
+                keys: PartialBuilder::new(cap_blocks),
+            },
+            Self::Unseen => return Some(Err(PassAllReason::InconsistentTasks)),
+        };
+        match build.sealed.get_mut(partition as usize) {
+            Some(sealed) if !*sealed && build.task == task => *sealed = true,
+            _ => return Some(Err(PassAllReason::InconsistentTasks)),
+        }
+        if let Err(error) = build.keys.merge(keys) {
+            return Some(Err(PassAllReason::of_merge(&error)));
+        }
+        build.missing -= 1;
+        if build.missing > 0 {
+            *self = Self::Collecting(build);
+            return None;
+        }
+        *self = Self::Reported;
+        Some(Ok(build.keys))
+    }
+
+    /// Gives the task up. Returns the reason to report, once for all its partitions.
+    fn abandon(&mut self, reason: PassAllReason) -> Option<PassAllReason> {
+        match std::mem::replace(self, Self::Unknown) {
+            Self::Unknown => None,
+            // A second run, whose rows may not be those that were reported.
+            Self::Reported => Some(PassAllReason::InconsistentTasks),
+            Self::Unseen | Self::Collecting(_) => Some(reason),
+        }
+    }
+}
+
 #[derive(Default)]
 struct ExecutionState {
     verdicts: HashMap<u32, watch::Sender<Option<Verdict>>>,
-    /// `None` once the task has reported.
-    builds: HashMap<BuildTask, Option<BuildState>>,
+    /// By filter and index of the task: a process runs a task under one shape only.
+    /// Each has a lock of its own, under which its keys are merged.
+    builds: HashMap<(u32, u32), Arc<Mutex<Build>>>,
     deadlines: HashMap<(u32, u32), Instant>,
     ended: Option<PassAllReason>,
 }
@@ -158,8 +227,8 @@ pub struct Execution {
     id: ExecutionId,
     settings: ExecutionSettings,
     uplink: Arc<dyn Uplink>,
-    // Taken once per partition and filter, never per batch. No uplink call is made
-    // under it: the in-process uplink comes straight back with a verdict.
+    // Taken once per partition and filter, never per batch, and for a look-up only. No
+    // uplink call is made under it: the in-process uplink comes straight back with a verdict.
     state: Mutex<ExecutionState>,
 }
 
@@ -224,72 +293,46 @@ impl Execution {
     /// A partition of a build task has ended: `keys` holds all of its rows.
     /// The last partition of a task reports it, within this very call.
     pub fn seal(&self, task: BuildTask, partition: u32, keys: Partial) {
-        let outcome = {
-            let mut state = self.lock();
-            if state.ended.is_some() {
-                return;
-            }
-            if task.partitions == 0
-                || task.partitions > MAX_PARTITIONS
-                || partition >= task.partitions
-            {
-                Err(PassAllReason::InconsistentTasks)
-            } else {
-                let cap_blocks = self.settings.cap_blocks();
-                let slot = state.builds.entry(task).or_insert_with(|| {
-                    Some(BuildState {
-                        sealed: vec![false; task.partitions as usize],
-                        missing: task.partitions,
-                        keys: PartialBuilder::new(cap_blocks),
-                    })
-                });
-                match slot {
-                    // A partition that ends twice has been run twice, and may have
-                    // seen other rows the second time.
-                    None => Err(PassAllReason::InconsistentTasks),
-                    Some(build) if build.sealed[partition as usize] => {
-                        Err(PassAllReason::InconsistentTasks)
-                    }
-                    Some(build) => {
-                        build.sealed[partition as usize] = true;
-                        build.missing -= 1;
-                        if build.keys.merge(&keys).is_err() {
-                            Err(PassAllReason::Malformed)
-                        } else if build.missing > 0 {
-                            return;
-                        } else {
-                            match slot.take() {
-                                Some(build) => Ok(build.keys),
-                                None => return,
-                            }
-                        }
-                    }
-                }
-            }
+        let Some(build) = self.build(&task) else {
+            return;
         };
-        // Sorting the keys of a task may take a while: not under the lock.
-        self.send(task, outcome.map(PartialBuilder::finish));
+        let outcome = build.lock().unwrap_or_else(PoisonError::into_inner).seal(
+            task,
+            partition,
+            &keys,
+            self.settings.cap_blocks(),
+        );
+        // Under no lock: sorting the keys of a task may take a while.
+        if let Some(outcome) = outcome {
+            self.send(task, outcome.map(PartialBuilder::finish));
+        }
     }
 
     /// A partition of a build task ended without having seen all of its rows.
     pub fn abandon(&self, task: BuildTask, reason: PassAllReason) {
-        {
-            let mut state = self.lock();
-            if state.ended.is_some() {
-                return;
-            }
-            // One task says "unknown" once, however many of its partitions are dropped.
-            if matches!(state.builds.insert(task, None), Some(None)) {
-                return;
-            }
+        let Some(build) = self.build(&task) else {
+            return;
+        };
+        let reason = build
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .abandon(reason);
+        if let Some(reason) = reason {
+            self.send(task, Err(reason));
         }
-        self.send(task, Err(reason));
+    }
+
+    /// What is known of the task; `None` after the end.
+    fn build(&self, task: &BuildTask) -> Option<Arc<Mutex<Build>>> {
+        let mut state = self.lock();
+        if state.ended.is_some() {
+            return None;
+        }
+        let build = state.builds.entry((task.filter, task.index)).or_default();
+        Some(Arc::clone(build))
     }
 
     fn send(&self, task: BuildTask, outcome: Result<Partial, PassAllReason>) {
-        if outcome.is_err() {
-            self.lock().builds.insert(task, None);
-        }
         let covered = if outcome.is_ok() { task.partitions } else { 0 };
         self.uplink.report(
             self.id,
@@ -327,6 +370,7 @@ impl Execution {
         let mut state = self.lock();
         state.ended = Some(reason);
         state.builds.clear();
+        state.deadlines.clear();
         for sender in state.verdicts.values() {
             sender.send_if_modified(|current| {
                 let undecided = current.is_none();
@@ -355,3 +399,6 @@ impl crate::hub::VerdictSink for LocalSink {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;

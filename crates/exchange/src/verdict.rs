@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use runtime_filter_core::RuntimeFilter;
+use runtime_filter_core::{BloomError, RuntimeFilter};
 
 /// Answer to "which rows of the probe side can join?"
 #[derive(Debug, Clone)]
@@ -75,9 +75,31 @@ pass_all_reasons! {
     OutOfMemory = 13, "the memory for the filter cannot be had";
 }
 
+impl PassAllReason {
+    /// Why keys that cannot be merged are unknown.
+    pub(crate) fn of_merge(error: &BloomError) -> Self {
+        match error {
+            BloomError::OutOfMemory { .. } => Self::OutOfMemory,
+            // Of another geometry than the execution's.
+            _ => Self::Malformed,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_merge_out_of_memory_is_told_from_one_of_foreign_geometry() {
+        let out_of_memory = BloomError::OutOfMemory { blocks: 1 };
+        assert_eq!(
+            PassAllReason::of_merge(&out_of_memory),
+            PassAllReason::OutOfMemory
+        );
+        let mismatch = BloomError::GeometryMismatch { this: 1, other: 2 };
+        assert_eq!(PassAllReason::of_merge(&mismatch), PassAllReason::Malformed);
+    }
 
     #[test]
     fn codes_are_unique_and_round_trip() {

@@ -26,6 +26,9 @@ pub const MAX_FILTER_BYTES: usize = 256 << 20;
 /// and its envelope. A sparse partial is smaller than a dense one by construction.
 pub const MAX_MESSAGE_BYTES: usize = MAX_FILTER_BYTES + (1 << 16);
 
+/// Bytes of a block of a dense partial.
+const BLOCK_BYTES: usize = 32;
+
 /// A message that does not follow the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
@@ -166,7 +169,9 @@ pub fn partial(sequence: u64, filter: u32, report: &TaskReport) -> proto::ToCoor
 pub fn read_partial(partial: &proto::Partial, settings: &ExecutionSettings) -> TaskReport {
     let outcome = match &partial.outcome {
         Some(proto::partial::Outcome::Keys(bytes)) => {
-            Partial::decode(bytes, settings.max_filter_bytes).map_err(|_| PassAllReason::Malformed)
+            // The size that all dense partials have: one block even where less is allowed.
+            let dense_bytes = settings.cap_blocks() as usize * BLOCK_BYTES;
+            Partial::decode(bytes, dense_bytes).map_err(|_| PassAllReason::Malformed)
         }
         Some(proto::partial::Outcome::Unknown(code)) => Err(PassAllReason::from_code(*code)),
         None => Err(PassAllReason::Malformed),
@@ -231,3 +236,6 @@ fn to_coordinator(message: proto::to_coordinator::Message) -> proto::ToCoordinat
         message: Some(message),
     }
 }
+
+#[cfg(test)]
+mod tests;

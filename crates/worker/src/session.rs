@@ -50,6 +50,12 @@ impl RuntimeFilterWorker {
         Self { worker, service }
     }
 
+    /// The engine's worker, for what a coordinating session in the same process needs
+    /// of it (`to_local_worker_context`).
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
     /// The engine's worker, for settings of its own.
     pub fn worker_mut(&mut self) -> &mut Worker {
         &mut self.worker

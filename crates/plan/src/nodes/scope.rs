@@ -38,7 +38,7 @@ use runtime_filter_exchange::{
 };
 
 use crate::config::RuntimeFilterOptions;
-use crate::ledger::JoinVerdict;
+use crate::ledger::{JoinOutcome, JoinVerdict};
 use crate::spec::{FilterSpec, WIRE_SHARE};
 
 /// Begins executions on a cluster.
@@ -337,7 +337,13 @@ impl DisplayAs for RuntimeFilterScopeExec {
             // The engine's own displays recognise its root node by this text.
             (ScopeBackend::Cluster(_), _) => self.input.fmt_as(t, f),
             (ScopeBackend::InProcess(_), _) => {
-                write!(f, "RuntimeFilterScopeExec: filters={}", self.filters.len())
+                write!(f, "RuntimeFilterScopeExec: filters={}", self.filters.len())?;
+                for verdict in self.ledger.iter() {
+                    if let JoinOutcome::Refused(refusal) = &verdict.outcome {
+                        write!(f, ", refused=[{}: {refusal}]", verdict.join)?;
+                    }
+                }
+                Ok(())
             }
         }
     }
