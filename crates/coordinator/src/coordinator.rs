@@ -1,7 +1,7 @@
 //! How a query begins and ends on the workers.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -15,7 +15,7 @@ use runtime_filter_plan::config::RuntimeFilterOptions;
 use runtime_filter_plan::nodes::ClusterCoordinator;
 use url::Url;
 
-use crate::link::{Hubs, Link, LinkError};
+use crate::link::{Hubs, Link, LinkError, relock};
 
 /// How long a worker that could not be reached is not asked again: a query must
 /// not pay a connection timeout for each worker that is down.
@@ -64,7 +64,7 @@ impl Coordinator {
     }
 
     fn links(&self) -> MutexGuard<'_, HashMap<Url, Slot>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        relock(&self.links)
     }
 
     async fn link(&self, url: &Url) -> Result<Arc<Link>, LinkError> {
@@ -110,33 +110,38 @@ impl ClusterCoordinator for Coordinator {
         let id = active.id();
         let hub = Arc::clone(active.hub());
         self.hubs.insert(id.sequence, Arc::clone(&hub));
+        // Before the first await: a query that is cancelled while it begins ends, too.
+        let links: Arc<Mutex<Vec<Arc<Link>>>> = Arc::default();
+        let active = active.on_end({
+            let (hubs, links) = (Arc::clone(&self.hubs), Arc::clone(&links));
+            move || {
+                hubs.remove(id.sequence);
+                for link in relock(&links).drain(..) {
+                    link.end(id);
+                }
+            }
+        });
 
         let begun = join_all(urls.iter().map(|url| async {
             let begin = async {
                 let link = self.link(url).await?;
                 link.begin(id, &hub).await?;
-                Ok::<_, LinkError>(link)
+                relock(&links).push(link);
+                Ok::<_, LinkError>(())
             };
             let begun = tokio::time::timeout(options.begin_timeout(), begin).await;
             if begun.is_err() {
                 self.links()
                     .insert(url.clone(), Slot::Failed(Instant::now()));
             }
-            begun.unwrap_or(Err(LinkError::Closed))
+            matches!(begun, Ok(Ok(())))
         }))
         .await;
-        let links: Vec<_> = begun.into_iter().flatten().collect();
         // A worker that takes no part sends no partials: no filter can be proven
         // complete, and nobody shall wait for one.
-        if links.len() < urls.len() || urls.is_empty() {
+        if urls.is_empty() || begun.contains(&false) {
             hub.fail(None, PassAllReason::WorkerUnavailable);
         }
-        let hubs = Arc::clone(&self.hubs);
-        active.on_end(move || {
-            hubs.remove(id.sequence);
-            for link in links {
-                link.end(id);
-            }
-        })
+        active
     }
 }

@@ -25,7 +25,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lets a filter of some megabytes travel without waiting for window updates.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 
-fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -214,10 +214,7 @@ impl Reader {
     }
 
     async fn run(self, mut inbound: Streaming<proto::ToCoordinator>) {
-        while let Ok(Some(proto::ToCoordinator {
-            message: Some(message),
-        })) = inbound.message().await
-        {
+        while let Ok(Some(message)) = inbound.message().await {
             if self.handle(message).is_err() {
                 break;
             }
@@ -236,7 +233,14 @@ impl Reader {
         }
     }
 
-    fn handle(&self, message: Message) -> Result<(), WireError> {
+    fn handle(&self, message: proto::ToCoordinator) -> Result<(), WireError> {
+        let bytes = wire::wire_len(&message);
+        let Some(message) = message.message else {
+            return Err(WireError::Unexpected {
+                expected: "an answer",
+                got: "an empty message",
+            });
+        };
         match message {
             Message::Welcome(_) => {
                 return Err(WireError::Unexpected {
@@ -252,7 +256,7 @@ impl Reader {
             Message::Interest(interest) => {
                 // An execution that is not here has ended already.
                 if let Some(hub) = self.hubs.get(interest.sequence) {
-                    hub.add_bytes_up(wire::wire_len(&interest));
+                    hub.add_bytes_up(bytes);
                     let sink = Sink {
                         sequence: interest.sequence,
                         outbound: WeakUnboundedSender::clone(&self.outbound),
@@ -262,7 +266,7 @@ impl Reader {
             }
             Message::Partial(partial) => {
                 if let Some(hub) = self.hubs.get(partial.sequence) {
-                    hub.add_bytes_up(wire::wire_len(&partial));
+                    hub.add_bytes_up(bytes);
                     hub.report(partial.filter, wire::read_partial(&partial, hub.settings()));
                 }
             }
