@@ -525,8 +525,10 @@ mod tests {
     fn a_useful_or_forced_filter_stays_on() {
         let mut adaptive = Adaptive::new(&RuntimeFilterOptions::default());
         assert!((0..100).all(|_| !adaptive.skips(8192) && !adaptive.observe(8192, 7000)));
-        let mut options = RuntimeFilterOptions::default();
-        options.force = true;
+        let options = RuntimeFilterOptions {
+            force: true,
+            ..Default::default()
+        };
         let mut adaptive = Adaptive::new(&options);
         assert!((0..100).all(|_| !adaptive.skips(8192) && !adaptive.observe(8192, 8192)));
     }
