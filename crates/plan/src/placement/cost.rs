@@ -28,6 +28,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::selectivity::correction;
 use super::site::{Site, as_node, is_node, walk};
 use super::{Environment, Plan};
 use crate::config::RuntimeFilterOptions;
@@ -69,23 +70,26 @@ pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site])
         let node = walk(root, path)?;
         context.compute(node.as_ref(), &StatisticsArgs::new()).ok()
     };
+    let rows_at = |root: &Plan, path: &[usize]| {
+        let rows = rows(statistics(root, path)?.as_ref())?;
+        let correction = correction(&context, walk(root, path)?);
+        Some((rows as f64 * correction).ceil() as u64)
+    };
     let bytes_at = |path: &[usize]| {
-        let rows = rows(statistics(right, path)?.as_ref())?;
-        Some(rows.saturating_mul(row_width(&walk(right, path)?.schema())))
+        let width = row_width(&walk(right, path)?.schema());
+        Some(rows_at(right, path)?.saturating_mul(width))
     };
     // Sites in several children of one union share the exchange above it.
     let exchange_inputs: BTreeSet<&[usize]> =
         probes.iter().flat_map(Site::exchange_inputs).collect();
     let probe_bytes = exchange_inputs.into_iter().map(bytes_at);
-    let probe_rows = probes
-        .iter()
-        .map(|site| rows(statistics(right, &site.path)?.as_ref()));
+    let probe_rows = probes.iter().map(|site| rows_at(right, &site.path));
     let probe_keys = probes
         .iter()
         .map(|site| distinct(statistics(right, &site.path)?.as_ref(), site));
     Forecast {
         estimates: Estimates {
-            build_rows: statistics(left, &build.path).and_then(|statistics| rows(&statistics)),
+            build_rows: rows_at(left, &build.path),
             probe_rows: probe_rows.sum(),
             probe_bytes: probe_bytes.sum(),
         },

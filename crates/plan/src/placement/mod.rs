@@ -20,6 +20,7 @@
 //! | `probe` | where rows are dropped |
 //! | `columns` | what a column is below an operator |
 //! | `cost` | whether it is worth it |
+//! | `selectivity` | what equality with a text keeps |
 //! | `site` | how a place is named and a node put there |
 //!
 //! Joins are visited from the root down: a filter of an outer join that reaches the
@@ -36,6 +37,7 @@ mod columns;
 mod cost;
 mod join;
 mod probe;
+mod selectivity;
 mod site;
 #[cfg(test)]
 mod tests;

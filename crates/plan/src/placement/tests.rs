@@ -4,5 +4,6 @@ mod columns;
 mod cost;
 mod legality;
 mod places;
+mod selectivity;
 mod support;
 mod waits;
