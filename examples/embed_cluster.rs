@@ -1,9 +1,6 @@
 //! Runtime filters on a cluster of your own: one call on each side.
-//!
-//!     cargo run --release --example embed_cluster
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::collect;
@@ -13,9 +10,10 @@ use datafusion_runtime_filter::{
     RuntimeFilterOptions, RuntimeFilterSessionExt, RuntimeFilterWorker, Workers, query_report,
 };
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
 
-const QUERY: &str = "select count(*) from orders join lineitem on l_orderkey = o_orderkey
-    where o_orderdate < date '1992-03-01'";
+const QUERY: &str = "select count(*) from orders, lineitem where l_orderkey = o_orderkey \
+    and o_orderdate < date '1992-03-01'";
 
 #[tokio::main]
 async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -24,14 +22,19 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         urls.push(format!("http://{}", listener.local_addr()?));
         // The worker side: the engine's service and the exchange's, on one server.
-        let routes = RuntimeFilterWorker::default().into_routes();
-        let server = tonic::transport::Server::builder().add_routes(routes);
+        let server = Server::builder().add_routes(RuntimeFilterWorker::default().into_routes());
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     }
 
+    let mut config = SessionConfig::new().with_target_partitions(urls.len());
+    for limit in ["threshold", "threshold_rows"] {
+        // As with large tables: both sides of a join are repartitioned.
+        let key = format!("datafusion.optimizer.hash_join_single_partition_{limit}");
+        config = config.set_usize(&key, 0);
+    }
     let state = SessionStateBuilder::new()
         .with_default_features()
-        .with_config(SessionConfig::new().with_target_partitions(urls.len()))
+        .with_config(config)
         .with_distributed_worker_resolver(Workers::try_new(&urls)?)
         .with_distributed_file_scan_config_bytes_per_partition(1)?
         .with_distributed_planner()
@@ -43,12 +46,11 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     runtime_filter_tpch::generate(&folder, 0.1, &mut |_| {})?;
     for table in ["orders", "lineitem"] {
         let path = format!("{}/{table}.parquet", folder.display());
-        context
-            .register_parquet(table, path, ParquetReadOptions::default())
-            .await?;
+        let options = ParquetReadOptions::default();
+        context.register_parquet(table, path, options).await?;
     }
     let plan = context.sql(QUERY).await?.create_physical_plan().await?;
-    let start = Instant::now();
+    let start = std::time::Instant::now();
     let batches = collect(Arc::clone(&plan), context.task_ctx()).await?;
     println!("{}", arrow::util::pretty::pretty_format_batches(&batches)?);
     println!("{}", query_report(&plan, QUERY, 1, start.elapsed()).await?);

@@ -13,7 +13,7 @@ use datafusion_runtime_filter::{RuntimeFilterOptions, RuntimeFilterRule, query_r
 
 const TABLES: &str = "
     create table customers as
-        select value as id, 'country' || value % 100 as country from range(200000);
+        select value as id, 'country' || (value % 100) as country from range(200000);
     create table sales as
         select value % 200000 as customer, value * 3 % 1000 as amount from range(3000000);";
 
