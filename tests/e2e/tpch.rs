@@ -1,6 +1,8 @@
 //! TPC-H: every query gives the same rows with filters as without.
 
-use crate::support::{Cluster, ORACLE, PARTITIONED, register_folder, run, tpch_folder};
+use datafusion::prelude::SessionContext;
+
+use crate::support::{Cluster, ORACLE, PARTITIONED, Rows, register_folder, run, set, tpch_folder};
 
 const SCALE: f64 = 0.01;
 
@@ -47,7 +49,26 @@ async fn off_and_on(settings: &[(&str, &str)]) -> (usize, u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn default_thresholds_give_equal_rows() {
-    let (_, _) = off_and_on(&[]).await;
+    off_and_on(&[]).await;
+}
+
+/// An oracle of its own: DataFusion in one process, without engine or filters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filtered_cluster_gives_the_rows_of_one_process() {
+    let cluster = Cluster::start(4).await;
+    let folder = tpch_folder(SCALE);
+    let one_process = SessionContext::new();
+    set(&one_process, &[ORACLE[1]]);
+    let filtered = cluster.session(&[("runtime_filter.force", "true")]);
+    register_folder(&one_process, &folder).await;
+    register_folder(&filtered, &folder).await;
+    for number in 1..=22 {
+        let sql = runtime_filter_tpch::query(number).unwrap();
+        let batches = one_process.sql(sql).await.unwrap().collect().await.unwrap();
+        let on = run(&filtered, sql).await;
+        on.rows
+            .assert_same(&Rows::new(&batches), &format!("Q{number}"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
