@@ -11,7 +11,7 @@ use datafusion::config::{ConfigExtension, Dialect, ExtensionOptions};
 use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
 use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement as PlanStatement};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::{DFParserBuilder, Statement};
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use datafusion_distributed::{DistributedExt, SessionStateBuilderExt, display_plan_ascii};
@@ -197,11 +197,27 @@ impl Session {
             variable: key.to_owned(),
             value: value.to_owned(),
         }));
-        self.ctx.execute_logical_plan(plan).await?;
-        match self.ctx.state().config_options().extensions.get() {
-            Some(options) => RuntimeFilterOptions::validate(options),
-            None => Ok(()),
+        self.execute_logical(plan).await?;
+        Ok(())
+    }
+
+    /// Executes a statement. A setting of ours that is out of its range is taken back at once:
+    /// it would make every later query of the session fail.
+    pub(crate) async fn execute_logical(&self, plan: LogicalPlan) -> DataFusionResult<DataFrame> {
+        let options = || -> Option<RuntimeFilterOptions> {
+            self.ctx.state().config_options().extensions.get().cloned()
+        };
+        let before = options();
+        let frame = self.ctx.execute_logical_plan(plan).await?;
+        if let Some(Err(error)) = options().map(|options| options.validate()) {
+            if let Some(before) = before {
+                let state = self.ctx.state_ref();
+                let mut state = state.write();
+                state.config_mut().options_mut().extensions.insert(before);
+            }
+            return Err(error);
         }
+        Ok(frame)
     }
 
     /// The names of the user's tables.

@@ -116,7 +116,7 @@ async fn plan(session: Session, statement: Statement) -> Result<Planned> {
         LogicalPlan::Statement(_) | LogicalPlan::Ddl(_) => (Kind::Query, false),
         _ => (Kind::Query, true),
     };
-    let frame = ctx.execute_logical_plan(logical).await?;
+    let frame = session.execute_logical(logical).await?;
     if !has_rows {
         frame.collect().await?;
         return Ok(Planned::Done);
