@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::filter::HashId;
+
 /// What can go wrong when filters are made, combined, probed or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -29,6 +31,16 @@ pub enum BloomError {
         needed: usize,
         /// Words of 64 bits given.
         got: usize,
+    },
+    /// Two filters whose keys were hashed differently cannot be merged.
+    #[error(
+        "cannot merge keys hashed with scheme {} and seed {:#x} into ones with {} and {:#x}; hash all keys of a filter alike", other.scheme, other.seed, this.scheme, this.seed
+    )]
+    HashMismatch {
+        /// Hash function of the filter merged into.
+        this: HashId,
+        /// Hash function of the filter merged from.
+        other: HashId,
     },
     /// Two filters of different sizes cannot be merged.
     #[error(

@@ -4,6 +4,15 @@ use crate::error::BloomError;
 use crate::geometry;
 use crate::kernel::{self, BLOCK_BYTES, Block};
 
+/// Which hash function fed a filter: filters of different functions must never meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HashId {
+    /// Number of the hash scheme, given out by whoever defines it.
+    pub scheme: u32,
+    /// The seed that the keys were hashed with.
+    pub seed: u64,
+}
+
 /// A split-block Bloom filter over 64-bit hashes.
 ///
 /// Never a false negative: a hash once inserted is always found, also after a merge, a fold or a trip
@@ -11,9 +20,10 @@ use crate::kernel::{self, BLOCK_BYTES, Block};
 /// low half the bits.
 ///
 /// ```
-/// use runtime_filter_bloom::{BloomFilter, geometry_for};
+/// use runtime_filter_bloom::{BloomFilter, HashId, geometry_for};
 ///
-/// let mut filter = BloomFilter::with_blocks(geometry_for(1000, 0.01, 1 << 20))?;
+/// let hash_id = HashId { scheme: 1, seed: 42 };
+/// let mut filter = BloomFilter::with_blocks(geometry_for(1000, 0.01, 1 << 20), hash_id)?;
 /// filter.insert_hashes(&[0x0123_4567_89ab_cdef]);
 /// let mut bitmap = [0];
 /// filter.probe_hashes(&[0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210], &mut bitmap)?;
@@ -24,19 +34,18 @@ use crate::kernel::{self, BLOCK_BYTES, Block};
 pub struct BloomFilter {
     // Invariant: the length is legal (see `geometry`), hence from 1 to u32::MAX.
     blocks: Vec<Block>,
+    hash_id: HashId,
 }
 
 impl BloomFilter {
-    /// An empty filter of `blocks` blocks of 32 bytes.
+    /// An empty filter of `blocks` blocks of 32 bytes, for hashes made by `hash_id`.
     ///
     /// # Errors
     ///
     /// [`BloomError::IllegalBlocks`] for a size that is not legal, [`BloomError::OutOfMemory`] if the
     /// memory cannot be had.
-    pub fn with_blocks(blocks: u32) -> Result<Self, BloomError> {
-        let mut empty = Self::reserve(blocks)?;
-        empty.resize(blocks as usize, Block::default());
-        Ok(Self { blocks: empty })
+    pub fn with_blocks(blocks: u32, hash_id: HashId) -> Result<Self, BloomError> {
+        Self::from_blocks(blocks, hash_id, std::iter::empty())
     }
 
     /// Room for a legal number of blocks, without filling it.
@@ -53,12 +62,18 @@ impl BloomFilter {
     /// A filter of `count` blocks with the given content.
     pub(crate) fn from_blocks(
         count: u32,
+        hash_id: HashId,
         content: impl Iterator<Item = Block>,
     ) -> Result<Self, BloomError> {
         let mut blocks = Self::reserve(count)?;
         blocks.extend(content.take(count as usize));
         blocks.resize(count as usize, Block::default());
-        Ok(Self { blocks })
+        Ok(Self { blocks, hash_id })
+    }
+
+    /// Which hash function the filter is for.
+    pub fn hash_id(&self) -> HashId {
+        self.hash_id
     }
 
     /// The content, block by block.
@@ -118,16 +133,28 @@ impl BloomFilter {
     ///
     /// # Errors
     ///
-    /// [`BloomError::GeometryMismatch`] if the sizes differ; `self` is then unchanged.
+    /// [`BloomError::HashMismatch`] if the keys were hashed otherwise, [`BloomError::GeometryMismatch`]
+    /// if the sizes differ; `self` is then unchanged.
     pub fn merge_from(&mut self, other: &Self) -> Result<(), BloomError> {
+        self.check_merge(other)?;
+        for (block, more) in self.blocks.iter_mut().zip(&other.blocks) {
+            block.merge(more);
+        }
+        Ok(())
+    }
+
+    fn check_merge(&self, other: &Self) -> Result<(), BloomError> {
+        if self.hash_id != other.hash_id {
+            return Err(BloomError::HashMismatch {
+                this: self.hash_id,
+                other: other.hash_id,
+            });
+        }
         if self.blocks.len() != other.blocks.len() {
             return Err(BloomError::GeometryMismatch {
                 this: self.blocks(),
                 other: other.blocks(),
             });
-        }
-        for (block, more) in self.blocks.iter_mut().zip(&other.blocks) {
-            block.merge(more);
         }
         Ok(())
     }
@@ -157,7 +184,7 @@ impl BloomFilter {
                 }
                 union
             });
-        Self::from_blocks(blocks, folded)
+        Self::from_blocks(blocks, self.hash_id, folded)
     }
 
     /// Folds to the smallest size whose [`estimated_fpp`](Self::estimated_fpp) is at most `fpp` (0 to
@@ -181,7 +208,7 @@ impl BloomFilter {
                 return Ok(folded);
             }
         }
-        Self::from_blocks(self.blocks(), self.blocks.iter().copied())
+        Ok(self.clone())
     }
 
     /// The probability (0 to 1) that a hash never inserted is reported present, given the bits set.
@@ -254,6 +281,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    const ID: HashId = HashId { scheme: 1, seed: 7 };
     const SIZES: [u32; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 14, 40, 48, 56, 64, 640];
 
     /// Well mixed distinct hashes: splitmix64 of a counter.
@@ -269,7 +297,7 @@ mod tests {
     }
 
     fn filter_of(blocks: u32, hashes: &[u64]) -> BloomFilter {
-        let mut filter = BloomFilter::with_blocks(blocks).unwrap();
+        let mut filter = BloomFilter::with_blocks(blocks, ID).unwrap();
         filter.insert_hashes(hashes);
         filter
     }
@@ -296,7 +324,7 @@ mod tests {
     #[test]
     fn illegal_sizes_are_refused() {
         for blocks in [0, 9, 11, 13, 15, 17, u32::MAX] {
-            let error = BloomFilter::with_blocks(blocks).unwrap_err();
+            let error = BloomFilter::with_blocks(blocks, ID).unwrap_err();
             assert_eq!(error, BloomError::IllegalBlocks { blocks });
         }
     }
@@ -337,6 +365,17 @@ mod tests {
         let error = small.merge_from(&filter_of(8, &[2])).unwrap_err();
         assert_eq!(error, BloomError::GeometryMismatch { this: 4, other: 8 });
         assert_eq!(small, before);
+    }
+
+    #[test]
+    fn merging_what_was_hashed_otherwise_is_refused() {
+        let mut filter = filter_of(4, &[1]);
+        let before = filter.clone();
+        for other in [HashId { scheme: 2, ..ID }, HashId { seed: 8, ..ID }] {
+            let error = filter.merge_from(&BloomFilter::with_blocks(4, other).unwrap());
+            assert_eq!(error, Err(BloomError::HashMismatch { this: ID, other }));
+        }
+        assert_eq!(filter, before);
     }
 
     #[test]

@@ -79,3 +79,17 @@ pub(crate) fn probe(blocks: &[Block], hashes: &[u64], mut emit: impl FnMut(usize
         emit(word, bits);
     }
 }
+
+/// Replaces each of `values` by `mix(value ^ key)`, where `mix` is the finaliser of splitmix64
+/// (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014, with the constants of
+/// Stafford's variant 13): a bijection that spreads every input bit over all 64 output bits.
+///
+/// It is here because this is where kernels are compiled for several CPUs.
+pub fn mix_in_place(values: &mut [u64], key: u64) {
+    for value in values {
+        let mut x = *value ^ key;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        *value = x ^ (x >> 31);
+    }
+}

@@ -5,6 +5,7 @@
 //!
 //! - [`BloomFilter`]: build, probe, merge, fold, encode.
 //! - [`geometry`]: which sizes a filter may have, and how large it must be.
+//! - [`mix_in_place`]: fixed-width values to well mixed hashes.
 //! - [`checksum64`]: the checksum that guards the encoded form.
 //! - [`BloomError`]: everything that can go wrong.
 
@@ -17,6 +18,7 @@ mod wire;
 
 pub use checksum::checksum64;
 pub use error::BloomError;
-pub use filter::BloomFilter;
+pub use filter::{BloomFilter, HashId};
 pub use geometry::{expected_fpp, geometry_for, largest_within};
+pub use kernel::mix_in_place;
 pub use wire::HEADER_LEN;

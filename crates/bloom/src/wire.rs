@@ -1,28 +1,29 @@
-//! The encoded form of a filter, version 1. All integers are little-endian.
+//! The encoded form of a filter, version 2. All integers are little-endian.
 //!
 //! | offset | bytes | content |
 //! |-------:|------:|---------|
 //! | 0      | 4     | magic `RFBF` |
-//! | 4      | 2     | version, 1 |
+//! | 4      | 2     | version, 2 |
 //! | 6      | 2     | reserved, 0 |
 //! | 8      | 4     | number of blocks `n` |
-//! | 12     | 4     | reserved, 0 |
-//! | 16     | 8     | [`checksum64`] of the payload, chained onto that of bytes 0 to 15 |
-//! | 24     | 32 n  | payload: the blocks in order, each as eight lanes of 32 bits |
+//! | 12     | 4     | hash scheme |
+//! | 16     | 8     | hash seed |
+//! | 24     | 8     | [`checksum64`] of the payload, chained onto that of bytes 0 to 23 |
+//! | 32     | 32 n  | payload: the blocks in order, each as eight lanes of 32 bits |
 
 use crate::checksum::checksum64;
 use crate::error::BloomError;
-use crate::filter::BloomFilter;
+use crate::filter::{BloomFilter, HashId};
 use crate::geometry;
 use crate::kernel::{BLOCK_BYTES, Block};
 
 /// Bytes that the encoded form adds to [`BloomFilter::byte_len`].
-pub const HEADER_LEN: usize = 24;
+pub const HEADER_LEN: usize = 32;
 
 const MAGIC: [u8; 4] = *b"RFBF";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// The part of the header that the checksum covers.
-const CHECKED_LEN: usize = 16;
+const CHECKED_LEN: usize = 24;
 
 impl BloomFilter {
     /// The encoded form: a header of [`HEADER_LEN`] bytes, then [`byte_len`](Self::byte_len) bytes.
@@ -40,7 +41,8 @@ impl BloomFilter {
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.blocks().to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.hash_id().scheme.to_le_bytes());
+        out.extend_from_slice(&self.hash_id().seed.to_le_bytes());
         let header_sum = checksum64(0, &out[start..]);
         // Room for the checksum, which is known only once the payload is written.
         out.extend_from_slice(&[0; 8]);
@@ -72,25 +74,9 @@ impl BloomFilter {
                 got: bytes.len(),
             });
         };
-        let [
-            m0,
-            m1,
-            m2,
-            m3,
-            v0,
-            v1,
-            r0,
-            r1,
-            b0,
-            b1,
-            b2,
-            b3,
-            r2,
-            r3,
-            r4,
-            r5,
-            sum @ ..,
-        ] = *header;
+        let words = header.as_chunks::<8>().0;
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        let [m0, m1, m2, m3, v0, v1, r0, r1] = words[0];
         if [m0, m1, m2, m3] != MAGIC {
             return Err(BloomError::Magic);
         }
@@ -101,10 +87,14 @@ impl BloomFilter {
                 supported: VERSION,
             });
         }
-        if [r0, r1, r2, r3, r4, r5] != [0; 6] {
+        if [r0, r1] != [0; 2] {
             return Err(BloomError::Reserved);
         }
-        let blocks = u32::from_le_bytes([b0, b1, b2, b3]);
+        let blocks = word(1) as u32;
+        let hash_id = HashId {
+            scheme: (word(1) >> 32) as u32,
+            seed: word(2),
+        };
         if !geometry::is_legal(blocks) {
             return Err(BloomError::IllegalBlocks { blocks });
         }
@@ -122,7 +112,7 @@ impl BloomFilter {
             });
         }
         let header_sum = checksum64(0, &header[..CHECKED_LEN]);
-        if checksum64(header_sum, payload) != u64::from_le_bytes(sum) {
+        if checksum64(header_sum, payload) != word(3) {
             return Err(BloomError::Checksum);
         }
         let content = payload.as_chunks::<BLOCK_BYTES>().0.iter().map(|bytes| {
@@ -132,7 +122,7 @@ impl BloomFilter {
             }
             block
         });
-        Self::from_blocks(blocks, content)
+        Self::from_blocks(blocks, hash_id, content)
     }
 }
 
@@ -143,21 +133,27 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    const ID: HashId = HashId {
+        scheme: 0x0403_0201,
+        seed: 0x0807_0605_0403_0201,
+    };
+
     fn sample(blocks: u32) -> BloomFilter {
-        let mut filter = BloomFilter::with_blocks(blocks).unwrap();
+        let mut filter = BloomFilter::with_blocks(blocks, ID).unwrap();
         filter.insert_hashes(&[0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
         filter
     }
 
     #[test]
     fn the_layout_is_as_documented() {
-        let mut filter = BloomFilter::with_blocks(2).unwrap();
+        let mut filter = BloomFilter::with_blocks(2, ID).unwrap();
         filter.insert_hashes(&[0x8000_0000_0000_0001]);
         let bytes = filter.to_bytes();
         assert_eq!(bytes.len(), HEADER_LEN + 64);
-        assert_eq!(&bytes[..16], b"RFBF\x01\0\0\0\x02\0\0\0\0\0\0\0");
-        assert!(bytes[24..56].iter().all(|&byte| byte == 0));
-        assert_eq!(&bytes[56..64], [0, 1, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(&bytes[..12], b"RFBF\x02\0\0\0\x02\0\0\0");
+        assert_eq!(&bytes[12..24], [1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(bytes[32..64].iter().all(|&byte| byte == 0));
+        assert_eq!(&bytes[64..72], [0, 1, 0, 0, 0, 1, 0, 0]);
     }
 
     #[test]
@@ -170,23 +166,26 @@ mod tests {
         };
         assert_eq!(damaged(0, b'X'), BloomError::Magic);
         assert_eq!(
-            damaged(4, 2),
+            damaged(4, 1),
             BloomError::Version {
-                found: 2,
-                supported: 1
+                found: 1,
+                supported: 2
             }
         );
         assert_eq!(damaged(6, 1), BloomError::Reserved);
-        assert_eq!(damaged(15, 1), BloomError::Reserved);
+        assert_eq!(damaged(7, 1), BloomError::Reserved);
         assert_eq!(damaged(8, 9), BloomError::IllegalBlocks { blocks: 9 });
         assert_eq!(
             damaged(8, 5),
             BloomError::Length {
-                expected: 184,
-                got: 152
+                expected: 192,
+                got: 160
             }
         );
-        assert_eq!(damaged(16, !good[16]), BloomError::Checksum);
+        for hash_id in 12..24 {
+            assert_eq!(damaged(hash_id, !good[hash_id]), BloomError::Checksum);
+        }
+        assert_eq!(damaged(24, !good[24]), BloomError::Checksum);
         assert_eq!(damaged(40, !good[40]), BloomError::Checksum);
         assert_eq!(
             BloomFilter::from_bytes(&good, 127).unwrap_err(),
@@ -229,7 +228,7 @@ mod tests {
     proptest! {
         #[test]
         fn round_trip(keys in vec(any::<u64>(), 0..300), shape in 4u32..8, scale in 0u32..6, prefix in vec(any::<u8>(), 0..9)) {
-            let mut filter = BloomFilter::with_blocks(shape << scale).unwrap();
+            let mut filter = BloomFilter::with_blocks(shape << scale, ID).unwrap();
             filter.insert_hashes(&keys);
             let mut out = prefix.clone();
             filter.write_to(&mut out);
@@ -244,7 +243,7 @@ mod tests {
             let mut framed = sample(1).to_bytes();
             framed.truncate(8);
             framed.extend_from_slice(&blocks.to_le_bytes());
-            framed.extend_from_slice(&[0; 4]);
+            framed.extend_from_slice(&[0; 12]);
             framed.extend_from_slice(&bytes);
             prop_assert!(BloomFilter::from_bytes(&framed, 1 << 20).is_err());
         }
