@@ -2,7 +2,7 @@
 
 use crate::error::BloomError;
 use crate::geometry;
-use crate::kernel::{self, BLOCK_BYTES, Block};
+use crate::kernel::{self, BLOCK_BYTES, Block, Kernel};
 
 /// Which hash function fed a filter: filters of different functions must never meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,7 +95,12 @@ impl BloomFilter {
 
     /// Adds a batch of hashes. Adding one twice changes nothing.
     pub fn insert_hashes(&mut self, hashes: &[u64]) {
-        kernel::insert(&mut self.blocks, hashes);
+        self.insert_hashes_by(Kernel::best(), hashes);
+    }
+
+    /// As [`insert_hashes`](Self::insert_hashes), by a kernel of choice: same result, other speed.
+    pub fn insert_hashes_by(&mut self, kernel: Kernel, hashes: &[u64]) {
+        kernel::insert(kernel, &mut self.blocks, hashes);
     }
 
     /// Looks up a batch of hashes: bit `i` of `bitmap` (word `i / 64`, least significant first) is set
@@ -108,8 +113,22 @@ impl BloomFilter {
     ///
     /// [`BloomError::ShortBitmap`] if `bitmap` has too few words; it is then untouched.
     pub fn probe_hashes(&self, hashes: &[u64], bitmap: &mut [u64]) -> Result<(), BloomError> {
+        self.probe_hashes_by(Kernel::best(), hashes, bitmap)
+    }
+
+    /// As [`probe_hashes`](Self::probe_hashes), by a kernel of choice: same result, other speed.
+    ///
+    /// # Errors
+    ///
+    /// [`BloomError::ShortBitmap`] if `bitmap` has too few words; it is then untouched.
+    pub fn probe_hashes_by(
+        &self,
+        kernel: Kernel,
+        hashes: &[u64],
+        bitmap: &mut [u64],
+    ) -> Result<(), BloomError> {
         check_bitmap(hashes, bitmap)?;
-        kernel::probe(&self.blocks, hashes, |word, bits| bitmap[word] = bits);
+        kernel::probe::<false>(kernel, &self.blocks, hashes, bitmap);
         Ok(())
     }
 
@@ -121,7 +140,7 @@ impl BloomFilter {
     /// [`BloomError::ShortBitmap`] if `bitmap` has too few words; it is then untouched.
     pub fn probe_hashes_and(&self, hashes: &[u64], bitmap: &mut [u64]) -> Result<(), BloomError> {
         check_bitmap(hashes, bitmap)?;
-        kernel::probe(&self.blocks, hashes, |word, bits| bitmap[word] &= bits);
+        kernel::probe::<true>(Kernel::best(), &self.blocks, hashes, bitmap);
         Ok(())
     }
 
@@ -137,8 +156,28 @@ impl BloomFilter {
     /// if the sizes differ; `self` is then unchanged.
     pub fn merge_from(&mut self, other: &Self) -> Result<(), BloomError> {
         self.check_merge(other)?;
-        for (block, more) in self.blocks.iter_mut().zip(&other.blocks) {
-            block.merge(more);
+        kernel::merge(Kernel::best(), &mut self.blocks, &other.blocks);
+        Ok(())
+    }
+
+    /// Adds everything that each of `others` holds, four in a pass over memory: for filters beyond the
+    /// cache about twice as fast as one [`merge_from`](Self::merge_from) each.
+    ///
+    /// # Errors
+    ///
+    /// As for [`merge_from`](Self::merge_from), for the first of `others` that does not fit; `self` is
+    /// then unchanged.
+    pub fn merge_many(&mut self, others: &[&Self]) -> Result<(), BloomError> {
+        for other in others {
+            self.check_merge(other)?;
+        }
+        let (fours, rest) = others.as_chunks::<4>();
+        for four in fours {
+            let four = four.map(|other| other.blocks.as_slice());
+            kernel::merge_four(Kernel::best(), &mut self.blocks, four);
+        }
+        for other in rest {
+            kernel::merge(Kernel::best(), &mut self.blocks, &other.blocks);
         }
         Ok(())
     }
@@ -174,17 +213,10 @@ impl BloomFilter {
         if blocks == 0 || !from.is_multiple_of(blocks) {
             return Err(BloomError::NotADivisor { from, to: blocks });
         }
-        let folded = self
-            .blocks
-            .chunks_exact((from / blocks) as usize)
-            .map(|group| {
-                let mut union = Block::default();
-                for block in group {
-                    union.merge(block);
-                }
-                union
-            });
-        Self::from_blocks(blocks, self.hash_id, folded)
+        let mut folded = Self::with_blocks(blocks, self.hash_id)?;
+        let group = (from / blocks) as usize;
+        kernel::fold(Kernel::best(), &self.blocks, group, &mut folded.blocks);
+        Ok(folded)
     }
 
     /// Folds to the smallest size whose [`estimated_fpp`](Self::estimated_fpp) is at most `fpp` (0 to
@@ -218,30 +250,13 @@ impl BloomFilter {
     /// eighth power of the overall fill is too low by half: fuller blocks err far more often.) Reads
     /// the whole filter.
     pub fn estimated_fpp(&self) -> f64 {
-        let sum: f64 = self
-            .blocks
-            .iter()
-            .map(|block| {
-                // A product of eight counts of at most 32 is at most 2^40.
-                let product: u64 = block
-                    .0
-                    .iter()
-                    .map(|lane| u64::from(lane.count_ones()))
-                    .product();
-                product as f64
-            })
-            .sum();
+        let sum = kernel::sum_of_products(Kernel::best(), &self.blocks);
         sum / self.blocks.len() as f64 / 32f64.powi(8)
     }
 
     /// Share of bits set, 0 to 1. Reads the whole filter.
     pub fn fill(&self) -> f64 {
-        let set: u64 = self
-            .blocks
-            .iter()
-            .flat_map(|block| block.0)
-            .map(|lane| u64::from(lane.count_ones()))
-            .sum();
+        let set = kernel::count_ones(Kernel::best(), &self.blocks);
         set as f64 / (self.byte_len() as f64 * 8.0)
     }
 
@@ -368,6 +383,19 @@ mod tests {
     }
 
     #[test]
+    fn merging_many_with_a_stranger_among_them_changes_nothing() {
+        let mut filter = filter_of(4, &[1]);
+        let before = filter.clone();
+        let good = filter_of(4, &[2]);
+        let error = filter.merge_many(&[&good, &good, &good, &good, &filter_of(8, &[3])]);
+        assert_eq!(
+            error,
+            Err(BloomError::GeometryMismatch { this: 4, other: 8 })
+        );
+        assert_eq!(filter, before);
+    }
+
+    #[test]
     fn merging_what_was_hashed_otherwise_is_refused() {
         let mut filter = filter_of(4, &[1]);
         let before = filter.clone();
@@ -472,6 +500,17 @@ mod tests {
             let mut merged = filter_of(SIZES[size], &left);
             merged.merge_from(&filter_of(SIZES[size], &right)).unwrap();
             prop_assert_eq!(merged, filter_of(SIZES[size], &[left, right].concat()));
+        }
+
+        #[test]
+        fn merging_many_equals_merging_each(
+            keys in vec(vec(any::<u64>(), 0..40), 0..11),
+            size in 0..SIZES.len(),
+        ) {
+            let filters: Vec<BloomFilter> = keys.iter().map(|keys| filter_of(SIZES[size], keys)).collect();
+            let mut merged = filter_of(SIZES[size], &[1]);
+            merged.merge_many(&filters.iter().collect::<Vec<_>>()).unwrap();
+            prop_assert_eq!(merged, filter_of(SIZES[size], &[keys.concat(), vec![1]].concat()));
         }
 
         #[test]

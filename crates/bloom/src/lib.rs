@@ -5,6 +5,7 @@
 //!
 //! - [`BloomFilter`]: build, probe, merge, fold, encode.
 //! - [`geometry`]: which sizes a filter may have, and how large it must be.
+//! - [`Kernel`]: the inner loops for this CPU, chosen by themselves.
 //! - [`mix_in_place`]: fixed-width values to well mixed hashes.
 //! - [`checksum64`]: the checksum that guards the encoded form.
 //! - [`BloomError`]: everything that can go wrong.
@@ -20,5 +21,5 @@ pub use checksum::checksum64;
 pub use error::BloomError;
 pub use filter::{BloomFilter, HashId};
 pub use geometry::{expected_fpp, geometry_for, largest_within};
-pub use kernel::mix_in_place;
+pub use kernel::{Kernel, mix_in_place};
 pub use wire::HEADER_LEN;
