@@ -20,17 +20,13 @@ pub struct FilterPolicy {
 }
 
 /// The verdict for `keys`, given how many remote processes would receive it.
-pub fn decide(keys: Partial, seed: u64, policy: &FilterPolicy, remote_receivers: usize) -> Verdict {
-    weigh(build(keys, seed, policy), policy, remote_receivers)
+pub fn decide(keys: Partial, policy: &FilterPolicy, remote_receivers: usize) -> Verdict {
+    weigh(build(keys, policy), policy, remote_receivers)
 }
 
 /// The filter of `keys`: the part of a decision that takes time.
-pub(crate) fn build(
-    keys: Partial,
-    seed: u64,
-    policy: &FilterPolicy,
-) -> Result<RuntimeFilter, PassAllReason> {
-    RuntimeFilter::from_partial(keys, seed, &policy.sizing).map_err(|_| PassAllReason::OutOfMemory)
+pub(crate) fn build(keys: Partial, policy: &FilterPolicy) -> Result<RuntimeFilter, PassAllReason> {
+    RuntimeFilter::from_partial(keys, &policy.sizing).map_err(|_| PassAllReason::OutOfMemory)
 }
 
 /// Whether a filter is worth sending to that many remote processes.

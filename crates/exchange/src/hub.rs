@@ -131,7 +131,7 @@ impl Hub {
             };
             let receivers = HashMap::new();
             filters.insert(id, FilterState { record, receivers });
-            let merge = Mutex::new(Merge::new(settings.cap_blocks()));
+            let merge = Mutex::new(Merge::new(settings.cap_blocks(), settings.seed));
             merges.insert(id, FilterMerge { policy, merge });
         }
         Self {
@@ -208,7 +208,7 @@ impl Hub {
             Step::PassAll(reason) => Some(Err(reason)),
             Step::Complete(keys) => {
                 distinct_keys = Some(keys.distinct_keys());
-                Some(build(*keys, self.settings.seed, policy))
+                Some(build(*keys, policy))
             }
         };
 

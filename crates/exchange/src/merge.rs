@@ -61,12 +61,13 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// A merge that has heard of no task. `cap_blocks`: geometry of dense partials.
-    pub fn new(cap_blocks: u32) -> Self {
+    /// A merge that has heard of no task. `cap_blocks`: geometry of dense partials; `seed`: that of the
+    /// execution. Partials of others end in pass-all.
+    pub fn new(cap_blocks: u32, seed: u64) -> Self {
         Self {
             task_count: None,
             arrived: BTreeSet::new(),
-            keys: Some(PartialBuilder::new(cap_blocks)),
+            keys: Some(PartialBuilder::new(cap_blocks, seed)),
         }
     }
 

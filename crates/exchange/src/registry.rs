@@ -167,7 +167,7 @@ impl Build {
         task: BuildTask,
         partition: u32,
         keys: &Partial,
-        cap_blocks: u32,
+        settings: &ExecutionSettings,
     ) -> Option<Result<PartialBuilder, PassAllReason>> {
         // Only a partition that fits puts the state back. So nothing that goes wrong on
         // the way, not even a panic, leaves a task that could report without its keys.
@@ -181,7 +181,7 @@ impl Build {
                 task,
                 sealed: vec![false; task.partitions as usize],
                 missing: task.partitions,
-                keys: PartialBuilder::new(cap_blocks),
+                keys: PartialBuilder::new(settings.cap_blocks(), settings.seed),
             },
             Self::Unseen => return Some(Err(PassAllReason::InconsistentTasks)),
         };
@@ -300,7 +300,7 @@ impl Execution {
             task,
             partition,
             &keys,
-            self.settings.cap_blocks(),
+            &self.settings,
         );
         // Under no lock: sorting the keys of a task may take a while.
         if let Some(outcome) = outcome {

@@ -23,7 +23,12 @@ pub(crate) const CAP_BLOCKS: u32 = 2048;
 
 /// The partial of rows with these key hashes.
 pub(crate) fn partial(hashes: &[u64]) -> Partial {
-    let mut builder = PartialBuilder::new(CAP_BLOCKS);
+    partial_in(&SETTINGS, hashes)
+}
+
+/// The partial of rows with these key hashes, in an execution of other settings.
+pub(crate) fn partial_in(settings: &ExecutionSettings, hashes: &[u64]) -> Partial {
+    let mut builder = PartialBuilder::new(settings.cap_blocks(), settings.seed);
     builder.insert(hashes, None).unwrap();
     builder.finish()
 }

@@ -80,7 +80,7 @@ impl PassAllReason {
     pub(crate) fn of_merge(error: &BloomError) -> Self {
         match error {
             BloomError::OutOfMemory { .. } => Self::OutOfMemory,
-            // Of another geometry than the execution's.
+            // Of another geometry or seed than the execution's.
             _ => Self::Malformed,
         }
     }

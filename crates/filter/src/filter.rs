@@ -7,7 +7,7 @@ use crate::delta;
 use crate::error::DecodeError;
 use crate::hash::HASH_SCHEME;
 use crate::key_set::KeySet;
-use crate::partial::{Keys, Partial};
+use crate::partial::{Keys, Partial, check_hash_id, hash_id};
 use crate::wire::{self, Header};
 
 const MAGIC: [u8; 4] = *b"RFFL";
@@ -86,7 +86,7 @@ impl Content {
 }
 
 impl RuntimeFilter {
-    /// The filter for all the rows that `partial` saw, hashed with `seed`.
+    /// The filter for all the rows that `partial` saw, for probe keys hashed with the same seed.
     ///
     /// From a sparse partial the size follows the exact number of keys; a dense one is folded to the
     /// smallest size that reaches the target for its estimated number of keys.
@@ -94,11 +94,8 @@ impl RuntimeFilter {
     /// # Errors
     ///
     /// [`BloomError::OutOfMemory`] if the memory for the filter cannot be had.
-    pub fn from_partial(
-        partial: Partial,
-        seed: u64,
-        policy: &SizingPolicy,
-    ) -> Result<Self, BloomError> {
+    pub fn from_partial(partial: Partial, policy: &SizingPolicy) -> Result<Self, BloomError> {
+        let seed = partial.seed();
         let (rows, has_null_key) = (partial.rows(), partial.has_null());
         let distinct_keys = partial.distinct_keys();
         let wanted = geometry_for(distinct_keys, policy.target_fpp, policy.max_bytes);
@@ -111,7 +108,7 @@ impl RuntimeFilter {
                 Content::of_keys(hashes)
             }
             Keys::Sparse(hashes) => {
-                let mut filter = BloomFilter::with_blocks(wanted)?;
+                let mut filter = BloomFilter::with_blocks(wanted, hash_id(seed))?;
                 filter.insert_hashes(&hashes);
                 Content::Bloom(filter)
             }
@@ -295,7 +292,11 @@ impl RuntimeFilter {
                 });
             }
             KEYS => Content::of_keys(delta::read(body, header.distinct)?),
-            BLOOM => Content::Bloom(BloomFilter::from_bytes(body, max_bytes.max(32))?),
+            BLOOM => {
+                let filter = BloomFilter::from_bytes(body, max_bytes.max(32))?;
+                check_hash_id(&filter, header.seed)?;
+                Content::Bloom(filter)
+            }
             _ => return Err(DecodeError::Malformed("an unknown kind of filter")),
         };
         Ok(Self {

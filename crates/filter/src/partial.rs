@@ -1,10 +1,11 @@
 //! What one build partition saw: its distinct key hashes, exactly while they are few.
 
 use arrow::buffer::NullBuffer;
-use runtime_filter_bloom::{BloomError, BloomFilter, geometry};
+use runtime_filter_bloom::{BloomError, BloomFilter, HashId, geometry};
 
 use crate::delta;
 use crate::error::DecodeError;
+use crate::hash::HASH_SCHEME;
 use crate::key_set::KeySet;
 use crate::wire::{self, Header};
 
@@ -32,6 +33,24 @@ fn max_sparse_keys(cap_blocks: u32) -> u64 {
     low
 }
 
+/// The hash function of this build with that seed.
+pub(crate) fn hash_id(seed: u64) -> HashId {
+    HashId {
+        scheme: HASH_SCHEME,
+        seed,
+    }
+}
+
+/// Whether a filter that came in a frame is of the hash function that the frame names.
+pub(crate) fn check_hash_id(filter: &BloomFilter, seed: u64) -> Result<(), DecodeError> {
+    if filter.hash_id() != hash_id(seed) {
+        return Err(DecodeError::Malformed(
+            "a Bloom filter of another hash scheme or seed than its frame",
+        ));
+    }
+    Ok(())
+}
+
 fn geometry_bytes(blocks: u32) -> u64 {
     u64::from(blocks) * 32
 }
@@ -46,7 +65,7 @@ fn geometry_bytes(blocks: u32) -> u64 {
 /// ```
 /// use runtime_filter_core::PartialBuilder;
 ///
-/// let mut builder = PartialBuilder::new(1 << 10);
+/// let mut builder = PartialBuilder::new(1 << 10, 42);
 /// builder.insert(&[7, 8, 7], None)?;
 /// let partial = builder.finish();
 /// assert_eq!((partial.rows(), partial.distinct_keys()), (3, 2));
@@ -58,6 +77,7 @@ pub struct PartialBuilder {
     has_null: bool,
     cap_blocks: u32,
     max_sparse: u64,
+    seed: u64,
     state: State,
     /// Hashes of the rows without NULL, of one batch.
     valid: Vec<u64>,
@@ -73,14 +93,16 @@ impl PartialBuilder {
     /// A builder whose dense form has `cap_blocks` blocks of 32 bytes, rounded down to a legal size.
     ///
     /// All partials to be merged need the same cap. It must suit all their keys together, as filters
-    /// sized for a share each saturate when merged; the result is folded down to what it needs.
-    pub fn new(cap_blocks: u32) -> Self {
+    /// sized for a share each saturate when merged; the result is folded down to what it needs. They
+    /// need the same `seed`, too: that of the [`KeyHasher`](crate::KeyHasher).
+    pub fn new(cap_blocks: u32, seed: u64) -> Self {
         let cap_blocks = geometry::largest_at_most(cap_blocks);
         Self {
             rows: 0,
             has_null: false,
             cap_blocks,
             max_sparse: max_sparse_keys(cap_blocks),
+            seed,
             state: State::Sparse(KeySet::with_capacity(0)),
             valid: Vec::new(),
         }
@@ -125,10 +147,14 @@ impl PartialBuilder {
     ///
     /// # Errors
     ///
-    /// [`BloomError::GeometryMismatch`] if `partial` has another cap, nothing is then added;
+    /// [`BloomError::GeometryMismatch`] if `partial` has another cap, [`BloomError::HashMismatch`] if it
+    /// has another seed, nothing is then added;
     /// [`BloomError::OutOfMemory`] as for [`insert`](Self::insert).
     pub fn merge(&mut self, partial: &Partial) -> Result<(), BloomError> {
-        check_caps(self.cap_blocks, partial.cap_blocks)?;
+        check_merge(
+            (self.cap_blocks, self.seed),
+            (partial.cap_blocks, partial.seed),
+        )?;
         match &partial.keys {
             Keys::Sparse(hashes) => self.insert_keys(hashes)?,
             Keys::Dense(filter) => self.make_dense()?.merge_from(filter)?,
@@ -156,7 +182,7 @@ impl PartialBuilder {
 
     fn make_dense(&mut self) -> Result<&mut BloomFilter, BloomError> {
         if let State::Sparse(set) = &mut self.state {
-            let mut filter = BloomFilter::with_blocks(self.cap_blocks)?;
+            let mut filter = BloomFilter::with_blocks(self.cap_blocks, hash_id(self.seed))?;
             let set = std::mem::replace(set, KeySet::with_capacity(0));
             filter.insert_hashes(&set.into_vec());
             self.state = State::Dense(filter);
@@ -198,14 +224,25 @@ impl PartialBuilder {
             rows: self.rows,
             has_null: self.has_null,
             cap_blocks: self.cap_blocks,
+            seed: self.seed,
             keys,
         }
     }
 }
 
-fn check_caps(this: u32, other: u32) -> Result<(), BloomError> {
-    if this != other {
-        return Err(BloomError::GeometryMismatch { this, other });
+/// Whether partials of these caps and seeds may be merged.
+fn check_merge(this: (u32, u64), other: (u32, u64)) -> Result<(), BloomError> {
+    if this.1 != other.1 {
+        return Err(BloomError::HashMismatch {
+            this: hash_id(this.1),
+            other: hash_id(other.1),
+        });
+    }
+    if this.0 != other.0 {
+        return Err(BloomError::GeometryMismatch {
+            this: this.0,
+            other: other.0,
+        });
     }
     Ok(())
 }
@@ -227,7 +264,9 @@ pub struct Partial {
     rows: u64,
     has_null: bool,
     cap_blocks: u32,
-    // Invariant: no more than `max_sparse_keys(cap_blocks)` hashes, or `cap_blocks` blocks.
+    seed: u64,
+    // Invariant: no more than `max_sparse_keys(cap_blocks)` hashes, or `cap_blocks` blocks of this
+    // scheme and seed.
     keys: Keys,
 }
 
@@ -252,6 +291,11 @@ impl Partial {
         self.cap_blocks
     }
 
+    /// The seed that the keys were hashed with.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Takes the partial apart, for the keys.
     pub fn into_keys(self) -> Keys {
         self.keys
@@ -272,10 +316,11 @@ impl Partial {
     ///
     /// # Errors
     ///
-    /// [`BloomError::GeometryMismatch`] if `other` has another cap, [`BloomError::OutOfMemory`] if the
-    /// dense form cannot be had; `self` is then unchanged.
+    /// [`BloomError::GeometryMismatch`] if `other` has another cap, [`BloomError::HashMismatch`] if it
+    /// has another seed, [`BloomError::OutOfMemory`] if the dense form cannot be had; `self` is then
+    /// unchanged.
     pub fn merge(&mut self, other: Self) -> Result<(), BloomError> {
-        check_caps(self.cap_blocks, other.cap_blocks)?;
+        check_merge((self.cap_blocks, self.seed), (other.cap_blocks, other.seed))?;
         match (&mut self.keys, other.keys) {
             (Keys::Dense(ours), Keys::Dense(theirs)) => ours.merge_from(&theirs)?,
             (Keys::Dense(ours), Keys::Sparse(theirs)) => ours.insert_hashes(&theirs),
@@ -286,7 +331,7 @@ impl Partial {
             (Keys::Sparse(ours), Keys::Sparse(theirs)) => {
                 let union = union(ours, &theirs);
                 self.keys = if union.len() as u64 > max_sparse_keys(self.cap_blocks) {
-                    let mut filter = BloomFilter::with_blocks(self.cap_blocks)?;
+                    let mut filter = BloomFilter::with_blocks(self.cap_blocks, hash_id(self.seed))?;
                     filter.insert_hashes(&union);
                     Keys::Dense(filter)
                 } else {
@@ -308,7 +353,7 @@ impl Partial {
             }
     }
 
-    /// Appends the encoded form to `out`: a header of 48 bytes, with checksum and hash scheme, then
+    /// Appends the encoded form to `out`: a header of 48 bytes, with checksum, hash scheme and seed, then
     /// the hashes as a delta-coded list (just under 7 bytes a key at a million) or the Bloom filter.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.encoded_len());
@@ -322,7 +367,7 @@ impl Partial {
             cap_blocks: self.cap_blocks,
             rows: self.rows,
             distinct,
-            seed: 0,
+            seed: self.seed,
         };
         wire::write(MAGIC, &header, out, |out| match &self.keys {
             Keys::Sparse(hashes) => delta::write(hashes, out),
@@ -341,7 +386,7 @@ impl Partial {
     pub fn decode(bytes: &[u8], max_filter_bytes: usize) -> Result<Self, DecodeError> {
         let (header, body) = wire::read(MAGIC, "partial", bytes)?;
         let cap_blocks = header.cap_blocks;
-        if !geometry::is_legal(cap_blocks) || header.seed != 0 {
+        if !geometry::is_legal(cap_blocks) {
             return Err(DecodeError::Malformed("an illegal cap"));
         }
         let check = |bytes: u64, limit: u64| match bytes > limit {
@@ -365,6 +410,7 @@ impl Partial {
                 if filter.blocks() != cap_blocks || header.distinct != 0 {
                     return Err(DecodeError::Malformed("a filter not of the cap size"));
                 }
+                check_hash_id(&filter, header.seed)?;
                 Keys::Dense(filter)
             }
             _ => return Err(DecodeError::Malformed("an unknown kind of partial")),
@@ -373,6 +419,7 @@ impl Partial {
             rows: header.rows,
             has_null: header.has_null,
             cap_blocks,
+            seed: header.seed,
             keys,
         })
     }

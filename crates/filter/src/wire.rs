@@ -1,16 +1,16 @@
-//! The frame that partials and filters share, version 1. All integers are little-endian.
+//! The frame that partials and filters share, version 2. All integers are little-endian.
 //!
 //! | offset | bytes | content |
 //! |-------:|------:|---------|
 //! | 0      | 4     | magic |
-//! | 4      | 2     | version, 1 |
+//! | 4      | 2     | version, 2 |
 //! | 6      | 1     | kind of body |
 //! | 7      | 1     | 1 if a row had a NULL key, else 0 |
 //! | 8      | 4     | hash scheme |
 //! | 12     | 4     | partial: cap in blocks; filter: 0 |
 //! | 16     | 8     | rows |
 //! | 24     | 8     | distinct keys |
-//! | 32     | 8     | partial: 0; filter: seed |
+//! | 32     | 8     | hash seed |
 //! | 40     | 8     | `checksum64` of the body, chained onto that of bytes 0 to 39 |
 //! | 48     |       | body |
 
@@ -22,7 +22,7 @@ use crate::hash::HASH_SCHEME;
 /// Bytes in front of the body.
 pub(crate) const HEADER_LEN: usize = 48;
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const CHECKED_LEN: usize = 40;
 
 /// What the header says, magic, version and scheme apart.

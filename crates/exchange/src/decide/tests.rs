@@ -2,7 +2,7 @@
 use runtime_filter_core::{FilterKind, SizingPolicy};
 
 use super::*;
-use crate::testing::{partial, passing, policy, reason};
+use crate::testing::{SETTINGS, partial, passing, policy, reason};
 
 /// The hashes 1, 2 and 3: a header of 48 bytes, and a byte for each difference.
 const BYTES: u64 = 51;
@@ -13,17 +13,17 @@ fn decide_at(probe_bytes: Option<u64>, max_cost_share: f64, remote: usize) -> Ve
         max_cost_share,
         ..policy(1)
     };
-    decide(partial(&[3, 1, 2, 2]), 77, &policy, remote)
+    decide(partial(&[3, 1, 2, 2]), &policy, remote)
 }
 
 #[test]
-fn the_filter_is_that_of_the_keys_and_the_seed() {
+fn the_filter_is_that_of_the_keys_and_their_seed() {
     let verdict = decide_at(None, 0.5, 1);
     assert_eq!(passing(&verdict), [1, 2, 3]);
     let Verdict::Filter(filter) = verdict else {
         panic!("{verdict:?}");
     };
-    assert_eq!(filter.seed(), 77);
+    assert_eq!(filter.seed(), SETTINGS.seed);
     assert_eq!((filter.rows(), filter.distinct_keys()), (4, 3));
     assert_eq!(filter.kind(), FilterKind::Keys);
     assert_eq!(filter.byte_len() as u64, BYTES);
@@ -58,12 +58,12 @@ fn force_sends_whatever_the_cost() {
         force: true,
         ..policy(1)
     };
-    assert_eq!(passing(&decide(partial(&[9]), 1, &forced, 1000)), [9]);
+    assert_eq!(passing(&decide(partial(&[9]), &forced, 1000)), [9]);
 }
 
 #[test]
 fn no_keys_give_a_filter_that_drops_all() {
-    let verdict = decide(partial(&[]), 1, &policy(1), 1);
+    let verdict = decide(partial(&[]), &policy(1), 1);
     assert_eq!(passing(&verdict), [0u64; 0]);
     let Verdict::Filter(filter) = verdict else {
         panic!("{verdict:?}");
@@ -80,7 +80,7 @@ fn the_sizing_of_the_policy_is_used() {
         },
         ..policy(1)
     };
-    let Verdict::Filter(filter) = decide(partial(&[1, 2, 3]), 1, &policy, 0) else {
+    let Verdict::Filter(filter) = decide(partial(&[1, 2, 3]), &policy, 0) else {
         panic!("a pass-all");
     };
     assert_eq!(filter.kind(), FilterKind::Bloom);

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::registry::BuildTask;
-use crate::testing::{RecordingSink, SETTINGS, partial, passing, policy, reason};
+use crate::testing::{RecordingSink, SETTINGS, partial_in, passing, policy, reason};
 use crate::verdict::Verdict;
 
 fn request(filters: &[u32]) -> ExecutionRequest {
@@ -58,7 +58,8 @@ async fn two_tasks_of_three_partitions_make_a_filter_for_a_waiting_probe() {
     ];
     for (index, partition, hashes) in partitions {
         assert!(receiver.borrow().is_none(), "not all tasks have ended");
-        execution.seal(task(1, index), partition, partial(hashes));
+        let keys = partial_in(execution.settings(), hashes);
+        execution.seal(task(1, index), partition, keys);
     }
     let verdict = probe.await.unwrap();
     assert_eq!(passing(&verdict), [10, 20, 30, 40, 50]);
@@ -82,7 +83,8 @@ fn a_probe_after_the_verdict_is_served_at_once() {
     let execution = nodes(&active);
     for index in 0..2 {
         for partition in 0..3 {
-            execution.seal(task(1, index), partition, partial(&[u64::from(index)]));
+            let keys = partial_in(execution.settings(), &[u64::from(index)]);
+            execution.seal(task(1, index), partition, keys);
         }
     }
     let verdict = execution.verdict(1).borrow().clone().unwrap();
@@ -95,7 +97,8 @@ fn an_abandoned_partition_passes_all_without_a_wait_for_the_others() {
     let active = exchange.begin(request(&[1, 2]));
     let execution = nodes(&active);
     let (receiver, other) = (execution.verdict(1), execution.verdict(2));
-    execution.seal(task(1, 0), 0, partial(&[1]));
+    let keys = partial_in(execution.settings(), &[1]);
+    execution.seal(task(1, 0), 0, keys);
     execution.abandon(task(1, 0), PassAllReason::BuildFailed);
     assert_eq!(
         reason(&receiver.borrow().clone().unwrap()),
@@ -119,7 +122,8 @@ async fn dropping_the_execution_ends_the_waits_and_leaves_nothing() {
     let hub = Arc::clone(active.hub());
     let execution = nodes(&active);
     let probes = [1, 2].map(|filter| waiting(execution.verdict(filter)));
-    execution.seal(task(1, 0), 0, partial(&[1]));
+    let keys = partial_in(execution.settings(), &[1]);
+    execution.seal(task(1, 0), 0, keys);
     let weak = Arc::downgrade(&execution);
     drop(execution);
     tokio::task::yield_now().await;
@@ -196,12 +200,14 @@ fn executions_side_by_side_do_not_mix() {
         partitions: 1,
         ..task(1, 0)
     };
-    nodes(&second).seal(whole, 0, partial(&[2]));
+    let execution = nodes(&second);
+    execution.seal(whole, 0, partial_in(execution.settings(), &[2]));
     assert!(receivers[0].borrow().is_none());
     assert_eq!(passing(&receivers[1].borrow().clone().unwrap()), [2]);
     drop(second);
     assert_eq!(exchange.registry().len(), 1);
-    nodes(&first).seal(whole, 0, partial(&[1]));
+    let execution = nodes(&first);
+    execution.seal(whole, 0, partial_in(execution.settings(), &[1]));
     assert_eq!(passing(&receivers[0].borrow().clone().unwrap()), [1]);
     assert_eq!(
         passing(&receivers[1].borrow().clone().unwrap()),

@@ -7,10 +7,10 @@ use proptest::sample::subsequence;
 use runtime_filter_core::Keys;
 
 use super::*;
-use crate::testing::{CAP_BLOCKS, partial, report, unknown};
+use crate::testing::{CAP_BLOCKS, SETTINGS, partial, report, unknown};
 
 fn merge() -> Merge {
-    Merge::new(CAP_BLOCKS)
+    Merge::new(CAP_BLOCKS, SETTINGS.seed)
 }
 
 fn complete(step: Step) -> Partial {
@@ -115,7 +115,16 @@ fn what_does_not_fit_is_refused_with_its_reason() {
             PassAllReason::UnsupportedKey,
         ),
         (
-            with(|r| r.outcome = Ok(PartialBuilder::new(CAP_BLOCKS / 2).finish())),
+            with(|r| {
+                r.outcome = Ok(PartialBuilder::new(CAP_BLOCKS / 2, SETTINGS.seed).finish());
+            }),
+            PassAllReason::Malformed,
+        ),
+        // Hashes of another seed would not find the keys they stand for.
+        (
+            with(|r| {
+                r.outcome = Ok(PartialBuilder::new(CAP_BLOCKS, SETTINGS.seed + 1).finish());
+            }),
             PassAllReason::Malformed,
         ),
     ] {

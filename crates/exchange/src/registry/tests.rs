@@ -44,7 +44,7 @@ fn only_reason(uplink: &RecordingUplink) -> PassAllReason {
 }
 
 fn filter_verdict(hashes: &[u64]) -> Verdict {
-    crate::decide::decide(partial(hashes), SETTINGS.seed, &policy(5), 0)
+    crate::decide::decide(partial(hashes), &policy(5), 0)
 }
 
 #[test]
@@ -189,10 +189,15 @@ fn one_task_under_two_shapes_is_inconsistent() {
 }
 
 #[test]
-fn keys_of_another_geometry_are_malformed() {
-    let (_registry, execution, uplink) = begin();
-    execution.seal(TASK, 0, PartialBuilder::new(64).finish());
-    assert_eq!(only_reason(&uplink), PassAllReason::Malformed);
+fn keys_of_another_geometry_or_seed_are_malformed() {
+    for foreign in [
+        PartialBuilder::new(64, SETTINGS.seed),
+        PartialBuilder::new(SETTINGS.cap_blocks(), SETTINGS.seed + 1),
+    ] {
+        let (_registry, execution, uplink) = begin();
+        execution.seal(TASK, 0, foreign.finish());
+        assert_eq!(only_reason(&uplink), PassAllReason::Malformed);
+    }
 }
 
 #[test]

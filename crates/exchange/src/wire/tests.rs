@@ -40,7 +40,7 @@ fn sent_verdict(decided: &Verdict) -> proto::Verdict {
 }
 
 fn filter_verdict(hashes: &[u64]) -> Verdict {
-    decide(partial(hashes), SETTINGS.seed, &policy(5), 0)
+    decide(partial(hashes), &policy(5), 0)
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_dense_partial_round_trips() {
         max_filter_bytes: 64,
         ..SETTINGS
     };
-    let mut builder = PartialBuilder::new(small.cap_blocks());
+    let mut builder = PartialBuilder::new(small.cap_blocks(), SETTINGS.seed);
     let spread = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     builder
         .insert(&(1..200).map(spread).collect::<Vec<_>>(), None)
@@ -181,7 +181,7 @@ fn the_one_block_that_is_always_granted_can_be_sent() {
             max_filter_bytes,
             ..SETTINGS
         };
-        let mut builder = PartialBuilder::new(tiny.cap_blocks());
+        let mut builder = PartialBuilder::new(tiny.cap_blocks(), SETTINGS.seed);
         builder.insert(&[4], None).unwrap();
         let keys = builder.finish();
         let sent = sent_partial(&TaskReport {
@@ -288,7 +288,7 @@ fn a_bloom_verdict_round_trips_and_is_bounded() {
     let hashes: Vec<u64> = (1..=500u64)
         .map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15))
         .collect();
-    let message = sent_verdict(&decide(partial(&hashes), SETTINGS.seed, &bloom, 0));
+    let message = sent_verdict(&decide(partial(&hashes), &bloom, 0));
     let Verdict::Filter(filter) = read_verdict(&message, &SETTINGS) else {
         panic!("a pass-all");
     };

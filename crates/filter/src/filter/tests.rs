@@ -22,14 +22,14 @@ fn hashes(range: std::ops::Range<u64>) -> Vec<u64> {
 }
 
 fn filter_of(cap: u32, hashes: &[u64], has_null: bool, policy: &SizingPolicy) -> RuntimeFilter {
-    let mut builder = PartialBuilder::new(cap);
+    let mut builder = PartialBuilder::new(cap, SEED);
     builder.insert(hashes, None).unwrap();
     if has_null {
         builder
             .insert(&[0], Some(&NullBuffer::new_null(1)))
             .unwrap();
     }
-    RuntimeFilter::from_partial(builder.finish(), SEED, policy).unwrap()
+    RuntimeFilter::from_partial(builder.finish(), policy).unwrap()
 }
 
 fn encode(filter: &RuntimeFilter) -> Vec<u8> {
@@ -120,7 +120,10 @@ fn a_dense_partial_is_folded_to_what_its_keys_need() {
     assert_eq!(folded.kind(), FilterKind::Bloom);
     assert!(folded.estimated_fpp() <= 0.055);
     assert_eq!(geometry_for(10_000, 0.05, LIMIT), 320);
-    assert_eq!(folded.byte_len(), 48 + 24 + 448 * 32);
+    assert_eq!(
+        folded.byte_len(),
+        48 + runtime_filter_bloom::HEADER_LEN + 448 * 32
+    );
     assert_eq!(kept(&folded, &keys), 10_000);
 }
 
@@ -136,7 +139,9 @@ fn the_size_limit_holds_for_every_kind() {
                     max_exact_keys,
                 };
                 let filter = filter_of(cap, &keys, false, &policy);
-                assert!(filter.byte_len() <= 48 + 24 + max_bytes.max(32));
+                assert!(
+                    filter.byte_len() <= 48 + runtime_filter_bloom::HEADER_LEN + max_bytes.max(32)
+                );
                 assert_eq!(kept(&filter, &keys), keys.len());
                 assert!(RuntimeFilter::decode(&encode(&filter), max_bytes).is_ok());
             }
@@ -200,7 +205,7 @@ fn masks_work_across_word_boundaries_and_on_sliced_validity() {
 #[test]
 fn each_fault_has_its_own_error() {
     let good = encode(&filter_of(8, &[1, 5], true, &SizingPolicy::default()));
-    assert_eq!(good[..16], *b"RFFL\x01\0\x01\x01\x01\0\0\0\0\0\0\0");
+    assert_eq!(good[..16], *b"RFFL\x02\0\x01\x01\x01\0\0\0\0\0\0\0");
     assert_eq!(
         good[16..40],
         [
@@ -224,7 +229,7 @@ fn each_fault_has_its_own_error() {
         damaged(4, 9),
         DecodeError::Version {
             found: 9,
-            supported: 1
+            supported: 2
         }
     );
     assert_eq!(
@@ -267,6 +272,22 @@ fn each_fault_has_its_own_error() {
         error,
         DecodeError::Bloom(BloomError::TooLarge { limit: 100, .. })
     ));
+}
+
+#[test]
+fn the_filter_inside_must_be_of_the_frame_s_hash() {
+    let policy = SizingPolicy::default();
+    let good = encode(&filter_of(64, &hashes(0..300), false, &policy));
+    assert!(RuntimeFilter::decode(&good, LIMIT).is_ok());
+    let mut foreign = good;
+    foreign[32] ^= 1;
+    let error = RuntimeFilter::decode(&reseal(foreign), LIMIT).unwrap_err();
+    assert!(matches!(error, DecodeError::Malformed(_)), "{error}");
+    // Lists name the seed in the frame alone.
+    let mut list = encode(&filter_of(64, &[1, 5], false, &policy));
+    list[32] ^= 1;
+    let decoded = RuntimeFilter::decode(&reseal(list), LIMIT).unwrap();
+    assert_eq!(decoded.seed(), SEED ^ 1);
 }
 
 #[test]
@@ -423,10 +444,10 @@ fn end_to_end(
     let mut hasher = KeyHasher::try_new(types, SEED).unwrap();
     let mut out = Vec::new();
     let build_columns = columns(types, build);
-    let mut merged = PartialBuilder::new(cap);
+    let mut merged = PartialBuilder::new(cap, SEED);
     for part in 0..parts {
         let (from, to) = (build.len() * part / parts, build.len() * (part + 1) / parts);
-        let mut builder = PartialBuilder::new(cap);
+        let mut builder = PartialBuilder::new(cap, SEED);
         let batch: Vec<ArrayRef> = build_columns
             .iter()
             .map(|c| c.slice(from, to - from))
@@ -439,7 +460,7 @@ fn end_to_end(
             .merge(&Partial::decode(&sent, LIMIT).unwrap())
             .unwrap();
     }
-    let filter = RuntimeFilter::from_partial(merged.finish(), SEED, policy).unwrap();
+    let filter = RuntimeFilter::from_partial(merged.finish(), policy).unwrap();
     let filter = RuntimeFilter::decode(&encode(&filter), LIMIT).unwrap();
     assert_eq!(filter.rows(), build.len() as u64);
 

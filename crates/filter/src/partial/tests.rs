@@ -6,6 +6,7 @@ use super::*;
 
 const CAP: u32 = 8;
 const LIMIT: usize = 1 << 20;
+const SEED: u64 = 0x5eed;
 
 fn hashes(range: std::ops::Range<u64>) -> Vec<u64> {
     range
@@ -14,7 +15,7 @@ fn hashes(range: std::ops::Range<u64>) -> Vec<u64> {
 }
 
 fn build(cap: u32, hashes: &[u64]) -> Partial {
-    let mut builder = PartialBuilder::new(cap);
+    let mut builder = PartialBuilder::new(cap, SEED);
     builder.insert(hashes, None).unwrap();
     builder.finish()
 }
@@ -37,7 +38,7 @@ fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn distinct_keys_rows_and_nulls_are_counted() {
-    let mut builder = PartialBuilder::new(CAP);
+    let mut builder = PartialBuilder::new(CAP, SEED);
     builder.insert(&[5, 3, 5], None).unwrap();
     let validity = NullBuffer::from(vec![true, false, true]);
     builder.insert(&[3, 77, 4], Some(&validity)).unwrap();
@@ -51,7 +52,7 @@ fn distinct_keys_rows_and_nulls_are_counted() {
 
 #[test]
 fn validity_without_null_is_no_null() {
-    let mut builder = PartialBuilder::new(CAP);
+    let mut builder = PartialBuilder::new(CAP, SEED);
     builder
         .insert(&[1, 2], Some(&NullBuffer::new_valid(2)))
         .unwrap();
@@ -60,7 +61,7 @@ fn validity_without_null_is_no_null() {
 
 #[test]
 fn rows_beyond_a_short_validity_are_kept_as_keys() {
-    let mut builder = PartialBuilder::new(CAP);
+    let mut builder = PartialBuilder::new(CAP, SEED);
     builder
         .insert(&[1, 2, 3], Some(&NullBuffer::from(vec![false])))
         .unwrap();
@@ -84,7 +85,7 @@ fn a_list_changes_to_a_filter_where_it_would_be_longer() {
     let Keys::Dense(filter) = dense.keys() else {
         panic!("not dense");
     };
-    let mut wanted = BloomFilter::with_blocks(1024).unwrap();
+    let mut wanted = BloomFilter::with_blocks(1024, hash_id(SEED)).unwrap();
     wanted.insert_hashes(&keys);
     assert_eq!(filter, &wanted);
     let ratio = dense.distinct_keys() as f64 / (most + 1) as f64;
@@ -93,7 +94,7 @@ fn a_list_changes_to_a_filter_where_it_would_be_longer() {
 
 #[test]
 fn duplicates_stay_sparse_and_memory_bounded() {
-    let mut builder = PartialBuilder::new(1024);
+    let mut builder = PartialBuilder::new(1024, SEED);
     let keys = hashes(0..100);
     for _ in 0..1000 {
         builder.insert(&keys, None).unwrap();
@@ -102,7 +103,7 @@ fn duplicates_stay_sparse_and_memory_bounded() {
     assert_eq!(builder.rows(), 100_000);
     assert_eq!(builder.finish().distinct_keys(), 100);
 
-    let mut builder = PartialBuilder::new(1024);
+    let mut builder = PartialBuilder::new(1024, SEED);
     let mut peak = 0;
     for start in 0..200 {
         builder
@@ -133,14 +134,69 @@ fn partials_of_different_caps_do_not_merge() {
     let error = BloomError::GeometryMismatch { this: 8, other: 16 };
     assert_eq!(partial.merge(build(16, &[2])), Err(error.clone()));
     assert_eq!(partial, before);
-    assert_eq!(PartialBuilder::new(8).merge(&before), Ok(()));
-    assert_eq!(PartialBuilder::new(8).merge(&build(16, &[2])), Err(error));
+    assert_eq!(PartialBuilder::new(8, SEED).merge(&before), Ok(()));
+    assert_eq!(
+        PartialBuilder::new(8, SEED).merge(&build(16, &[2])),
+        Err(error)
+    );
+}
+
+#[test]
+fn partials_of_different_seeds_do_not_merge() {
+    let id = |seed| HashId {
+        scheme: HASH_SCHEME,
+        seed,
+    };
+    let error = BloomError::HashMismatch {
+        this: id(SEED),
+        other: id(SEED + 1),
+    };
+    let keys = hashes(0..200);
+    // Sparse and dense in every combination.
+    for (ours, theirs) in [(2, 2), (2, 200), (200, 2), (200, 200)] {
+        let mut partial = build(CAP, &keys[..ours]);
+        let before = partial.clone();
+        let mut foreign = PartialBuilder::new(CAP, SEED + 1);
+        foreign.insert(&keys[..theirs], None).unwrap();
+        let foreign = foreign.finish();
+        assert_eq!((partial.seed(), foreign.seed()), (SEED, SEED + 1));
+        assert_eq!(partial.merge(foreign.clone()), Err(error.clone()));
+        assert_eq!(partial, before);
+        let mut builder = PartialBuilder::new(CAP, SEED);
+        builder.merge(&before).unwrap();
+        assert_eq!(builder.merge(&foreign), Err(error.clone()));
+        assert_eq!(builder.finish(), before);
+    }
+}
+
+#[test]
+fn the_filter_inside_must_be_of_the_frame_s_hash() {
+    let good = encode(&build(CAP, &hashes(0..200)));
+    assert!(Partial::decode(&good, LIMIT).is_ok());
+    // The frame says another seed.
+    let mut framed = good.clone();
+    framed[32] ^= 1;
+    // The filter does: of another seed, of another scheme.
+    let inner = |scheme, seed| {
+        let mut filter = BloomFilter::with_blocks(CAP, HashId { scheme, seed }).unwrap();
+        filter.insert_hashes(&hashes(0..200));
+        [&good[..48], &filter.to_bytes()].concat()
+    };
+    assert_eq!(inner(HASH_SCHEME, SEED), good);
+    for bytes in [
+        framed,
+        inner(HASH_SCHEME, SEED + 1),
+        inner(HASH_SCHEME + 1, SEED),
+    ] {
+        let error = Partial::decode(&reseal(bytes), LIMIT).unwrap_err();
+        assert!(matches!(error, DecodeError::Malformed(_)), "{error}");
+    }
 }
 
 #[test]
 fn each_fault_has_its_own_error() {
     let good = encode(&build(CAP, &[1, 5]));
-    assert_eq!(good[..16], *b"RFPT\x01\0\0\0\x01\0\0\0\x08\0\0\0");
+    assert_eq!(good[..16], *b"RFPT\x02\0\0\0\x01\0\0\0\x08\0\0\0");
     assert_eq!(good[48..], [1, 4]);
     let damaged = |at: usize, with: u8| {
         let mut bytes = good.clone();
@@ -154,10 +210,10 @@ fn each_fault_has_its_own_error() {
         }
     );
     assert_eq!(
-        damaged(4, 2),
+        damaged(4, 1),
         DecodeError::Version {
-            found: 2,
-            supported: 1
+            found: 1,
+            supported: 2
         }
     );
     assert_eq!(
@@ -167,7 +223,7 @@ fn each_fault_has_its_own_error() {
             supported: 1
         }
     );
-    for (at, with) in [(6, 7), (7, 2), (12, 9), (16, 1), (32, 1), (49, 0)] {
+    for (at, with) in [(6, 7), (7, 2), (12, 9), (16, 1), (49, 0)] {
         assert!(
             matches!(damaged(at, with), DecodeError::Malformed(_)),
             "{at}"
@@ -233,7 +289,7 @@ proptest! {
             pairwise.merge(partial.clone()).unwrap();
         }
         prop_assert_eq!(&pairwise, &whole);
-        let mut builder = PartialBuilder::new(cap);
+        let mut builder = PartialBuilder::new(cap, SEED);
         for partial in partials.iter().rev() {
             let sent = encode(partial);
             prop_assert_eq!(sent.len(), partial.encoded_len());

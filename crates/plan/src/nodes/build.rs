@@ -215,7 +215,7 @@ impl BuildStream {
                 execution,
                 task,
                 hasher,
-                keys: PartialBuilder::new(settings.cap_blocks()),
+                keys: PartialBuilder::new(settings.cap_blocks(), settings.seed),
                 columns: Vec::with_capacity(self.keys.len()),
                 hashes: Vec::new(),
             })),
