@@ -2,7 +2,7 @@
 
 use crate::error::BloomError;
 use crate::geometry;
-use crate::kernel::{self, BLOCK_BYTES, Block, Kernel};
+use crate::kernel::{self, BLOCK_BYTES, Block, Blocks, Kernel};
 
 /// Which hash function fed a filter: filters of different functions must never meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ pub struct HashId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BloomFilter {
     // Invariant: the length is legal (see `geometry`), hence from 1 to u32::MAX.
-    blocks: Vec<Block>,
+    blocks: Blocks,
     hash_id: HashId,
 }
 
@@ -45,30 +45,14 @@ impl BloomFilter {
     /// [`BloomError::IllegalBlocks`] for a size that is not legal, [`BloomError::OutOfMemory`] if the
     /// memory cannot be had.
     pub fn with_blocks(blocks: u32, hash_id: HashId) -> Result<Self, BloomError> {
-        Self::from_blocks(blocks, hash_id, std::iter::empty())
-    }
-
-    /// Room for a legal number of blocks, without filling it.
-    fn reserve(blocks: u32) -> Result<Vec<Block>, BloomError> {
         if !geometry::is_legal(blocks) {
             return Err(BloomError::IllegalBlocks { blocks });
         }
-        let mut room = Vec::new();
-        room.try_reserve_exact(blocks as usize)
-            .map_err(|_| BloomError::OutOfMemory { blocks })?;
-        Ok(room)
-    }
-
-    /// A filter of `count` blocks with the given content.
-    pub(crate) fn from_blocks(
-        count: u32,
-        hash_id: HashId,
-        content: impl Iterator<Item = Block>,
-    ) -> Result<Self, BloomError> {
-        let mut blocks = Self::reserve(count)?;
-        blocks.extend(content.take(count as usize));
-        blocks.resize(count as usize, Block::default());
-        Ok(Self { blocks, hash_id })
+        let empty = Blocks::zeroed(blocks as usize).ok_or(BloomError::OutOfMemory { blocks })?;
+        Ok(Self {
+            blocks: empty,
+            hash_id,
+        })
     }
 
     /// Which hash function the filter is for.
@@ -79,6 +63,11 @@ impl BloomFilter {
     /// The content, block by block.
     pub(crate) fn as_blocks(&self) -> &[Block] {
         &self.blocks
+    }
+
+    /// The content, to be overwritten.
+    pub(crate) fn as_blocks_mut(&mut self) -> &mut [Block] {
+        &mut self.blocks
     }
 
     /// Size in blocks of 32 bytes.
@@ -173,7 +162,7 @@ impl BloomFilter {
         }
         let (fours, rest) = others.as_chunks::<4>();
         for four in fours {
-            let four = four.map(|other| other.blocks.as_slice());
+            let four = four.map(BloomFilter::as_blocks);
             kernel::merge_four(Kernel::best(), &mut self.blocks, four);
         }
         for other in rest {

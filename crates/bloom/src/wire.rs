@@ -15,7 +15,7 @@ use crate::checksum::checksum64;
 use crate::error::BloomError;
 use crate::filter::{BloomFilter, HashId};
 use crate::geometry;
-use crate::kernel::{BLOCK_BYTES, Block};
+use crate::kernel::BLOCK_BYTES;
 
 /// Bytes that the encoded form adds to [`BloomFilter::byte_len`].
 pub const HEADER_LEN: usize = 32;
@@ -115,14 +115,14 @@ impl BloomFilter {
         if checksum64(header_sum, payload) != word(3) {
             return Err(BloomError::Checksum);
         }
-        let content = payload.as_chunks::<BLOCK_BYTES>().0.iter().map(|bytes| {
-            let mut block = Block::default();
+        let mut filter = Self::with_blocks(blocks, hash_id)?;
+        let content = payload.as_chunks::<BLOCK_BYTES>().0;
+        for (block, bytes) in filter.as_blocks_mut().iter_mut().zip(content) {
             for (lane, four) in block.0.iter_mut().zip(bytes.as_chunks::<4>().0) {
                 *lane = u32::from_le_bytes(*four);
             }
-            block
-        });
-        Self::from_blocks(blocks, hash_id, content)
+        }
+        Ok(filter)
     }
 }
 

@@ -15,11 +15,14 @@
 
 #![allow(unsafe_code)]
 
+mod blocks;
 mod portable;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+
+pub(crate) use blocks::Blocks;
 
 /// Bytes of one block.
 pub(crate) const BLOCK_BYTES: usize = 32;
@@ -30,6 +33,9 @@ const CHUNK: usize = 64;
 /// Filters up to this size stay in a core's second-level cache, where prefetching costs more than it
 /// saves. 1 MiB is common; a cache of another size shifts the optimum by little.
 const PREFETCH_ABOVE: usize = 1 << 20;
+
+/// The same for insertion, which waits for no result of its loads.
+const PREFETCH_WRITES_ABOVE: usize = 4 << 20;
 
 /// Odd constants of the Parquet specification, one a lane.
 const SALTS: [u32; 8] = [

@@ -56,9 +56,20 @@ pub(super) fn merge(blocks: &mut [Block], more: &[Block]) {
 
 #[inline(always)]
 pub(super) fn merge_four(blocks: &mut [Block], [a, b, c, d]: [&[Block]; 4]) {
-    for ((((block, a), b), c), d) in blocks.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-        for more in [a, b, c, d] {
-            block.merge(more);
+    let len = [a, b, c, d]
+        .iter()
+        .fold(blocks.len(), |len, more| len.min(more.len()));
+    // Slices of one length are indexed without checks, and so in whole registers.
+    let (blocks, a, b, c, d) = (
+        &mut blocks[..len],
+        &a[..len],
+        &b[..len],
+        &c[..len],
+        &d[..len],
+    );
+    for i in 0..len {
+        for lane in 0..8 {
+            blocks[i].0[lane] |= a[i].0[lane] | b[i].0[lane] | c[i].0[lane] | d[i].0[lane];
         }
     }
 }

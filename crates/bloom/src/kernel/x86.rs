@@ -13,11 +13,14 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK_BYTES, Block, CHUNK, PREFETCH_ABOVE, SALTS, portable};
+use super::{BLOCK_BYTES, Block, CHUNK, PREFETCH_ABOVE, PREFETCH_WRITES_ABOVE, SALTS, portable};
 
 /// Chunks between the prefetch of a block and its use: 128 hashes, long enough for memory, short
 /// enough for the first-level cache.
 const DISTANCE: usize = 2;
+
+/// Staged chunks kept: a power of two above the distance, so that the place of a chunk is a mask away.
+const RING: usize = 2 * DISTANCE;
 
 /// Byte offsets of the blocks of one chunk of hashes.
 type Offsets = [u64; CHUNK];
@@ -69,26 +72,6 @@ macro_rules! compile_portable {
         pub(in super::super) fn mix_in_place(values: &mut [u64], key: u64) {
             portable::mix_in_place(values, key);
         }
-
-        /// Inserting is bound by its loads and stores, so what the compiler makes of the portable
-        /// loop is as fast as intrinsics. Beyond the cache it needs its blocks fetched ahead.
-        #[target_feature(enable = $features)]
-        pub(in super::super) fn insert(blocks: &mut [Block], hashes: &[u64]) {
-            if size_of_val(blocks) <= PREFETCH_ABOVE {
-                return portable::insert(blocks, hashes);
-            }
-            let mut rest = hashes;
-            while let Some((now, later)) = rest.split_at_checked(CHUNK) {
-                for &hash in later.iter().take(CHUNK) {
-                    if let Some(block) = blocks.get(portable::block_index(hash, blocks.len())) {
-                        prefetch_to_write(block);
-                    }
-                }
-                portable::insert(blocks, now);
-                rest = later;
-            }
-            portable::insert(blocks, rest);
-        }
     };
 }
 
@@ -106,9 +89,7 @@ fn by_chunk<const AND: bool, const PREFETCH: bool>(
 ) {
     let put = |word: &mut u64, bits: u64| *word = if AND { *word & bits } else { bits };
     let (chunks, tail) = hashes.as_chunks::<CHUNK>();
-    // A power of two above the distance, so that the slot of a chunk is a mask away.
-    let mut staged = [[0u64; CHUNK]; 2 * DISTANCE];
-    let slot = |at: usize| at % (2 * DISTANCE);
+    let mut staged = [[0u64; CHUNK]; RING];
     let fetch = |offsets: &Offsets| {
         if PREFETCH {
             for &offset in offsets {
@@ -118,15 +99,15 @@ fn by_chunk<const AND: bool, const PREFETCH: bool>(
     };
     let ahead = if PREFETCH { DISTANCE } else { 0 };
     for (at, chunk) in chunks.iter().enumerate().take(ahead) {
-        stage(chunk, &mut staged[slot(at)]);
-        fetch(&staged[slot(at)]);
+        stage(chunk, &mut staged[at % RING]);
+        fetch(&staged[at % RING]);
     }
     for (at, (chunk, word)) in chunks.iter().zip(bitmap.iter_mut()).enumerate() {
         if let Some(later) = chunks.get(at + ahead) {
-            stage(later, &mut staged[slot(at + ahead)]);
-            fetch(&staged[slot(at + ahead)]);
+            stage(later, &mut staged[(at + ahead) % RING]);
+            fetch(&staged[(at + ahead) % RING]);
         }
-        put(word, answer(chunk, &staged[slot(at)]));
+        put(word, answer(chunk, &staged[at % RING]));
     }
     if let Some(word) = bitmap.get_mut(chunks.len())
         && !tail.is_empty()
@@ -150,9 +131,12 @@ fn prefetch_to_read(blocks: &[Block], offset: u64) {
 }
 
 #[inline(always)]
-fn prefetch_to_write(block: &Block) {
-    // SAFETY: a prefetch may name any address.
-    unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(block).cast()) }
+fn prefetch_to_write(blocks: &[Block], offset: u64) {
+    // SAFETY: *offsets*; and a prefetch may name any address.
+    unsafe {
+        let block = blocks.as_ptr().byte_add(offset as usize);
+        _mm_prefetch::<_MM_HINT_ET0>(block.cast());
+    }
 }
 
 pub(super) mod avx2 {
@@ -173,6 +157,66 @@ pub(super) mod avx2 {
             by_chunk::<AND, false>(blocks, hashes, bitmap, stage, answer);
         } else {
             by_chunk::<AND, true>(blocks, hashes, bitmap, stage, answer);
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+    pub(in super::super) fn insert(blocks: &mut [Block], hashes: &[u64]) {
+        if size_of_val(blocks) <= PREFETCH_WRITES_ABOVE {
+            insert_chunks::<0>(blocks, hashes);
+        } else {
+            insert_chunks::<DISTANCE>(blocks, hashes);
+        }
+    }
+
+    /// Fetches blocks `AHEAD` chunks before they are written, if that is not 0.
+    #[inline]
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+    fn insert_chunks<const AHEAD: usize>(blocks: &mut [Block], hashes: &[u64]) {
+        let count = blocks.len() as u64;
+        let (chunks, tail) = hashes.as_chunks::<CHUNK>();
+        let mut staged = [[0u64; CHUNK]; RING];
+        for at in 0..chunks.len() + AHEAD {
+            if let Some(later) = chunks.get(at) {
+                let offsets = &mut staged[at % RING];
+                stage(later, count, offsets);
+                if AHEAD > 0 {
+                    for &offset in offsets.iter() {
+                        prefetch_to_write(blocks, offset);
+                    }
+                }
+            }
+            if let Some(due) = at.checked_sub(AHEAD)
+                && let Some(chunk) = chunks.get(due)
+            {
+                add(blocks, chunk, &staged[due % RING]);
+            }
+        }
+        portable::insert(blocks, tail);
+    }
+
+    /// The bit of each lane that `hash` sets.
+    #[inline]
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+    fn masks(hash: u64, salts: __m256i) -> __m256i {
+        let bits =
+            _mm256_srli_epi32::<27>(_mm256_mullo_epi32(_mm256_set1_epi32(hash as i32), salts));
+        _mm256_sllv_epi32(_mm256_set1_epi32(1), bits)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+    fn add(blocks: &mut [Block], hashes: &[u64; CHUNK], offsets: &Offsets) {
+        // SAFETY: *array*.
+        let salts = unsafe { _mm256_loadu_si256(SALTS.as_ptr().cast()) };
+        let base = blocks.as_mut_ptr();
+        for (&hash, &offset) in hashes.iter().zip(offsets) {
+            // SAFETY: *offsets*.
+            unsafe {
+                let block: *mut __m256i = base.byte_add(offset as usize).cast();
+                let both = _mm256_or_si256(_mm256_load_si256(block), masks(hash, salts));
+                _mm256_store_si256(block, both);
+            }
         }
     }
 
@@ -200,17 +244,13 @@ pub(super) mod avx2 {
     fn answer(blocks: &[Block], hashes: &[u64; CHUNK], offsets: &Offsets) -> u64 {
         // SAFETY: *array*.
         let salts = unsafe { _mm256_loadu_si256(SALTS.as_ptr().cast()) };
-        let one = _mm256_set1_epi32(1);
         // A byte a hash, as setting a byte is cheaper than shifting a bit into place.
         let mut found = [0u8; CHUNK];
         for ((&hash, &offset), found) in hashes.iter().zip(offsets).zip(&mut found) {
-            let low = _mm256_set1_epi32(hash as i32);
-            let bits = _mm256_srli_epi32::<27>(_mm256_mullo_epi32(low, salts));
-            let masks = _mm256_sllv_epi32(one, bits);
             // SAFETY: *offsets*.
             let block =
                 unsafe { _mm256_load_si256(blocks.as_ptr().byte_add(offset as usize).cast()) };
-            *found = _mm256_testc_si256(block, masks) as u8;
+            *found = _mm256_testc_si256(block, masks(hash, salts)) as u8;
         }
         let half = |half: &[u8; 32]| {
             // SAFETY: *array*.
@@ -230,6 +270,12 @@ pub(super) mod avx512 {
     use super::*;
 
     compile_portable!("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,popcnt");
+
+    /// Bound by loads and stores: wider registers gain nothing.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,popcnt")]
+    pub(in super::super) fn insert(blocks: &mut [Block], hashes: &[u64]) {
+        super::avx2::insert(blocks, hashes);
+    }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,popcnt")]
     pub(in super::super) fn probe<const AND: bool>(
