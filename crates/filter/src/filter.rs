@@ -3,11 +3,11 @@
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use runtime_filter_bloom::{BloomError, BloomFilter, geometry, geometry_for, largest_within};
 
-use crate::delta;
 use crate::error::DecodeError;
-use crate::hash::HASH_SCHEME;
+use crate::hash::{HASH_SCHEME, canonical_slice};
 use crate::key_set::KeySet;
 use crate::partial::{Keys, Partial, check_hash_id, hash_id};
+use crate::rice;
 use crate::wire::{self, Header};
 
 const MAGIC: [u8; 4] = *b"RFFL";
@@ -177,7 +177,7 @@ impl RuntimeFilter {
         wire::HEADER_LEN
             + match &self.content {
                 Content::Empty => 0,
-                Content::Keys(sorted, _) => delta::encoded_len(sorted),
+                Content::Keys(sorted, _) => rice::encoded_len(sorted),
                 Content::Bloom(filter) => runtime_filter_bloom::HEADER_LEN + filter.byte_len(),
             }
     }
@@ -194,8 +194,12 @@ impl RuntimeFilter {
     /// Looks up a batch of hashes: bit `i` of `bitmap` (word `i / 64`, least significant first) is set
     /// iff hash `i` may be on the build side. `bitmap` is resized to one bit a hash, rounded up to
     /// whole words, and overwritten; bits after the last hash are 0.
+    ///
+    /// The hashes should come from a [`KeyHasher`](crate::KeyHasher) of this scheme and seed. From
+    /// others the bits that a hash never has are removed first, as they are from the keys.
     pub fn probe(&self, hashes: &[u64], bitmap: &mut Vec<u64>) {
         bitmap.resize(hashes.len().div_ceil(64), 0);
+        let hashes = &canonical_slice(hashes)[..];
         match &self.content {
             Content::Empty => bitmap.fill(0),
             Content::Keys(_, set) => {
@@ -243,7 +247,7 @@ impl RuntimeFilter {
     }
 
     /// Appends the encoded form to `out`: a header of 48 bytes, with checksum, hash scheme and seed,
-    /// then nothing, the delta-coded hashes, or the Bloom filter.
+    /// then nothing, the coded gaps of the sorted hashes, or the Bloom filter.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.byte_len());
         let header = Header {
@@ -256,7 +260,7 @@ impl RuntimeFilter {
         };
         wire::write(MAGIC, &header, out, |out| match &self.content {
             Content::Empty => (),
-            Content::Keys(sorted, _) => delta::write(sorted, out),
+            Content::Keys(sorted, _) => rice::write(sorted, out),
             Content::Bloom(filter) => filter.write_to(out),
         });
     }
@@ -291,7 +295,7 @@ impl RuntimeFilter {
                     limit: max_bytes as u64,
                 });
             }
-            KEYS => Content::of_keys(delta::read(body, header.distinct)?),
+            KEYS => Content::of_keys(rice::read(body, header.distinct)?),
             BLOOM => {
                 let filter = BloomFilter::from_bytes(body, max_bytes.max(32))?;
                 check_hash_id(&filter, header.seed)?;

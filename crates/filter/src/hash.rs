@@ -1,8 +1,8 @@
-//! Key columns to one 64-bit hash a row: hash scheme 1.
+//! Key columns to one 64-bit hash a row: hash scheme 2.
 //!
 //! Hashes meet across processes, machines and Arrow encodings, so the scheme is part of the wire
-//! contract: any change of results takes a new [`HASH_SCHEME`]. `conformance/hash-v1.csv` holds test
-//! vectors, `conformance/hash_v1.py` a second implementation that wrote them.
+//! contract: any change of results takes a new [`HASH_SCHEME`]. `conformance/hash-v2.csv` holds test
+//! vectors, `conformance/hash_v2.py` a second implementation that wrote them.
 //!
 //! What is hashed is the logical value, never its encoding. Two values that a join holds equal hash
 //! alike; some that it holds unequal do too (`-0.0` and `0.0`, all NaN), which is safe.
@@ -51,21 +51,40 @@
 //! # NULL
 //!
 //! A row with a NULL in any key column hashes to K4, whatever its other columns hold.
+//!
+//! # The last step
+//!
+//! Of the result so far, that of one column, of several or of a NULL alike, bits 32 to 39 are cleared:
+//! `h & 0xffffff00ffffffff`. So 56 bits are left, and a hash in a sorted list takes a byte less. A Bloom
+//! filter has no use for the others: its lanes read the low 32 bits, and its block index, by
+//! multiply-shift from the high 32, can still reach `2^24` places. Among so many a filter of `m * 2^k`
+//! blocks, `m` up to 7, spreads its keys evenly to within `m * 2^k / 2^24`: exactly for `m = 4`, to
+//! 3 % at worst for `2^19` blocks (16 MiB), and to a quarter for `2^22` (128 MiB); larger filters
+//! have a higher rate of false positives than their size would allow, but no false negatives.
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, DictionaryArray, PrimitiveArray};
+use std::borrow::Cow;
+
+use arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, ByteView, DictionaryArray, GenericByteArray,
+    GenericByteViewArray, PrimitiveArray,
+};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::*;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+use runtime_filter_bloom::mix_in_place;
 
 use crate::error::{HashError, UnsupportedKey};
 
 /// Identifies the hash scheme of this module. Hashes of different schemes must never meet.
-pub const HASH_SCHEME: u32 = 1;
+pub const HASH_SCHEME: u32 = 2;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// The bits that a hash may have set.
+const HASH_BITS: u64 = 0xffff_ff00_ffff_ffff;
+
 const NAN_BITS: u64 = 0x7ff8_0000_0000_0000;
 
-/// Hashes the key columns of batches, by hash scheme 1 (see the [module](self)).
+/// Hashes the key columns of batches, by hash scheme 2 (see the [module](self)).
 ///
 /// Keeps scratch space between batches, so keep one for each stream.
 ///
@@ -171,17 +190,20 @@ impl KeyHasher {
             self.column.clear();
             hash_column(&constants, array, &mut self.dictionary, &mut self.column);
             for (tuple, hash) in out.iter_mut().zip(&self.column) {
-                *tuple = constants.combine(*tuple, *hash);
+                *tuple = tuple
+                    .wrapping_mul(GOLDEN)
+                    .wrapping_add(*hash)
+                    .wrapping_add(constants.tuple);
             }
+            mix_in_place(out, 0);
+        }
+        for hash in out.iter_mut() {
+            *hash = canonical(*hash);
         }
         let validity =
             NullBuffer::union_many(nulls.iter().map(Option::as_ref)).filter(|n| n.null_count() > 0);
         if let Some(validity) = &validity {
-            for (hash, valid) in out.iter_mut().zip(validity) {
-                if !valid {
-                    *hash = constants.null;
-                }
-            }
+            mark_nulls(validity, constants.null, out);
         }
         Ok(validity)
     }
@@ -213,7 +235,36 @@ impl KeyHasher {
     }
 }
 
-/// The finaliser of splitmix64.
+/// Clears the bits that a hash never has. Build and probe side must both do so, or keys are not found.
+#[inline(always)]
+pub(crate) fn canonical(hash: u64) -> u64 {
+    hash & HASH_BITS
+}
+
+/// The hashes with the bits cleared that a hash never has: unchanged if a [`KeyHasher`] made them.
+pub(crate) fn canonical_slice(hashes: &[u64]) -> Cow<'_, [u64]> {
+    let any = hashes.iter().fold(0, |any, hash| any | hash);
+    if any == canonical(any) {
+        Cow::Borrowed(hashes)
+    } else {
+        Cow::Owned(hashes.iter().map(|&hash| canonical(hash)).collect())
+    }
+}
+
+/// Sets the hashes of the rows that `validity` calls NULL.
+fn mark_nulls(validity: &NullBuffer, null: u64, hashes: &mut [u64]) {
+    let words = validity.inner().bit_chunks();
+    for (rows, word) in hashes.chunks_mut(64).zip(words.iter_padded()) {
+        // Rows past the end are 0 in the last word.
+        let mut nulls = !word & (u64::MAX >> (64 - rows.len()));
+        while nulls != 0 {
+            rows[nulls.trailing_zeros() as usize] = null;
+            nulls &= nulls - 1;
+        }
+    }
+}
+
+/// The finaliser of splitmix64, as [`mix_in_place`] for many.
 #[inline(always)]
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -230,7 +281,7 @@ struct Constants {
     bytes: RapidSecrets,
     /// K3.
     tuple: u64,
-    /// K4.
+    /// K4, after the last step.
     null: u64,
 }
 
@@ -241,60 +292,42 @@ impl Constants {
             fixed: k(1),
             bytes: RapidSecrets::seed_cpp(k(2)),
             tuple: k(3),
-            null: k(4),
+            null: canonical(k(4)),
         }
-    }
-
-    #[inline(always)]
-    fn fixed(&self, value: u64) -> u64 {
-        mix(value ^ self.fixed)
-    }
-
-    #[inline(always)]
-    fn float(&self, value: f64) -> u64 {
-        self.fixed(if value == 0.0 {
-            0
-        } else if value.is_nan() {
-            NAN_BITS
-        } else {
-            value.to_bits()
-        })
-    }
-
-    #[inline(always)]
-    fn decimal128(&self, value: i128) -> u64 {
-        let low = value as i64;
-        let hash = self.fixed(low as u64);
-        if i128::from(low) == value {
-            hash
-        } else {
-            mix(hash ^ (value >> 64) as u64)
-        }
-    }
-
-    fn decimal256(&self, value: i256) -> u64 {
-        if let Some(value) = value.to_i128() {
-            return self.decimal128(value);
-        }
-        let (low, high) = value.to_parts();
-        let hash = self.fixed(low as u64);
-        [(low >> 64) as u64, high as u64, (high >> 64) as u64]
-            .into_iter()
-            .fold(hash, |hash, limb| mix(hash ^ limb))
     }
 
     #[inline(always)]
     fn bytes(&self, value: &[u8]) -> u64 {
         rapidhash_v3_seeded(value, &self.bytes)
     }
+}
 
-    #[inline(always)]
-    fn combine(&self, tuple: u64, hash: u64) -> u64 {
-        mix(tuple
-            .wrapping_mul(GOLDEN)
-            .wrapping_add(hash)
-            .wrapping_add(self.tuple))
+/// The bits that stand for a float: one value for both zeros, one for all NaN.
+#[inline(always)]
+fn float_bits(value: f64) -> u64 {
+    let bits = if value == 0.0 { 0 } else { value.to_bits() };
+    if value.is_nan() { NAN_BITS } else { bits }
+}
+
+/// From the hash of the lowest limb to that of a 128-bit decimal.
+#[inline(always)]
+fn finish_decimal128(hash: u64, value: i128) -> u64 {
+    if i128::from(value as i64) == value {
+        hash
+    } else {
+        mix(hash ^ (value >> 64) as u64)
     }
+}
+
+/// From the hash of the lowest limb to that of a 256-bit decimal.
+fn finish_decimal256(hash: u64, value: i256) -> u64 {
+    if let Some(value) = value.to_i128() {
+        return finish_decimal128(hash, value);
+    }
+    let (low, high) = value.to_parts();
+    [(low >> 64) as u64, high as u64, (high >> 64) as u64]
+        .into_iter()
+        .fold(hash, |hash, limb| mix(hash ^ limb))
 }
 
 /// Whether `hash_plain` knows the type. The two must list the same types.
@@ -379,31 +412,71 @@ fn hash_dictionary<K: ArrowDictionaryKeyType>(
     }));
 }
 
+fn hash_bytes<T: ByteArrayType>(
+    constants: &Constants,
+    array: &GenericByteArray<T>,
+    out: &mut Vec<u64>,
+) {
+    let data = array.value_data();
+    out.extend(array.value_offsets().windows(2).map(|pair| {
+        // In bounds, as Arrow has checked; asking again spares a panic path.
+        let value = data.get(pair[0].as_usize()..pair[1].as_usize());
+        constants.bytes(value.unwrap_or_default())
+    }));
+}
+
+fn hash_views<T: ByteViewType>(
+    constants: &Constants,
+    array: &GenericByteViewArray<T>,
+    out: &mut Vec<u64>,
+) {
+    const INLINE: usize = 12;
+    let buffers = array.data_buffers();
+    out.extend(array.views().iter().map(|&view| {
+        let length = view as u32 as usize;
+        if length <= INLINE {
+            return constants.bytes(&view.to_le_bytes()[4..4 + length]);
+        }
+        let view = ByteView::from(view);
+        let value = buffers
+            .get(view.buffer_index as usize)
+            .and_then(|buffer| buffer.get(view.offset as usize..view.offset as usize + length));
+        constants.bytes(value.unwrap_or_default())
+    }));
+}
+
 fn hash_plain(constants: &Constants, array: &ArrayRef, out: &mut Vec<u64>) {
-    fn fixed<T: ArrowPrimitiveType>(
-        array: &ArrayRef,
+    /// Hashes the 64 bits that `bits` takes of each value: all of them first, so that they can be
+    /// mixed many at a time.
+    fn fixed<'a, T: ArrowPrimitiveType>(
+        constants: &Constants,
+        array: &'a ArrayRef,
         out: &mut Vec<u64>,
-        hash: impl Fn(T::Native) -> u64,
-    ) {
+        bits: impl Fn(T::Native) -> u64,
+    ) -> &'a [T::Native] {
         let array: &PrimitiveArray<T> = array.as_primitive();
-        out.extend(array.values().iter().map(|&value| hash(value)));
+        let start = out.len();
+        out.extend(array.values().iter().map(|&value| bits(value)));
+        mix_in_place(&mut out[start..], constants.fixed);
+        array.values()
     }
-    macro_rules! integer {
-        ($type:ty) => {
-            // `as` extends by the sign of the source type: zeros for unsigned ones.
-            fixed::<$type>(array, out, |value| constants.fixed(value as u64))
+    let start = out.len();
+    macro_rules! fixed {
+        ($type:ty, $bits:expr) => {
+            fixed::<$type>(constants, array, out, $bits)
         };
     }
-    macro_rules! bytes {
-        ($array:expr) => {{
-            let array = $array;
-            out.extend((0..array.len()).map(|row| constants.bytes(array.value(row).as_ref())))
+    macro_rules! integer {
+        ($type:ty) => {{
+            // `as` extends by the sign of the source type: zeros for unsigned ones.
+            fixed!($type, |value| value as u64);
         }};
     }
     match array.data_type() {
         DataType::Boolean => {
             let values = array.as_boolean().values();
-            out.extend(values.iter().map(|value| constants.fixed(value.into())));
+            let hashes = [0, 1].map(|value| mix(value ^ constants.fixed));
+            out.extend(values.iter().map(|value| hashes[usize::from(value)]));
         }
         DataType::Int8 => integer!(Int8Type),
         DataType::Int16 => integer!(Int16Type),
@@ -430,25 +503,36 @@ fn hash_plain(constants: &Constants, array: &ArrayRef, out: &mut Vec<u64>) {
         DataType::Decimal32(_, _) => integer!(Decimal32Type),
         DataType::Decimal64(_, _) => integer!(Decimal64Type),
         DataType::Decimal128(_, _) => {
-            fixed::<Decimal128Type>(array, out, |value| constants.decimal128(value));
+            let values = fixed!(Decimal128Type, |value| value as u64);
+            for (hash, value) in out[start..].iter_mut().zip(values) {
+                *hash = finish_decimal128(*hash, *value);
+            }
         }
         DataType::Decimal256(_, _) => {
-            fixed::<Decimal256Type>(array, out, |value| constants.decimal256(value));
+            let values = fixed!(Decimal256Type, |value| value.to_parts().0 as u64);
+            for (hash, value) in out[start..].iter_mut().zip(values) {
+                *hash = finish_decimal256(*hash, *value);
+            }
         }
         DataType::Float16 => {
-            fixed::<Float16Type>(array, out, |value| constants.float(value.to_f64()));
+            fixed!(Float16Type, |value| float_bits(value.to_f64()));
         }
         DataType::Float32 => {
-            fixed::<Float32Type>(array, out, |value| constants.float(value.into()));
+            fixed!(Float32Type, |value| float_bits(value.into()));
         }
-        DataType::Float64 => fixed::<Float64Type>(array, out, |value| constants.float(value)),
-        DataType::Utf8 => bytes!(array.as_string::<i32>()),
-        DataType::LargeUtf8 => bytes!(array.as_string::<i64>()),
-        DataType::Utf8View => bytes!(array.as_string_view()),
-        DataType::Binary => bytes!(array.as_binary::<i32>()),
-        DataType::LargeBinary => bytes!(array.as_binary::<i64>()),
-        DataType::BinaryView => bytes!(array.as_binary_view()),
-        DataType::FixedSizeBinary(_) => bytes!(array.as_fixed_size_binary()),
+        DataType::Float64 => {
+            fixed!(Float64Type, float_bits);
+        }
+        DataType::Utf8 => hash_bytes(constants, array.as_string::<i32>(), out),
+        DataType::LargeUtf8 => hash_bytes(constants, array.as_string::<i64>(), out),
+        DataType::Utf8View => hash_views(constants, array.as_string_view(), out),
+        DataType::Binary => hash_bytes(constants, array.as_binary::<i32>(), out),
+        DataType::LargeBinary => hash_bytes(constants, array.as_binary::<i64>(), out),
+        DataType::BinaryView => hash_views(constants, array.as_binary_view(), out),
+        DataType::FixedSizeBinary(_) => {
+            let array = array.as_fixed_size_binary();
+            out.extend((0..array.len()).map(|row| constants.bytes(array.value(row))));
+        }
         // Unreachable: `is_plain` refused it. A constant keeps the row count right.
         _ => out.resize(out.len() + array.len(), constants.null),
     }

@@ -8,12 +8,12 @@
 //! The crate does no I/O and knows nothing of plans, tasks or coverage: whether a filter is complete,
 //! and so may drop a row at all, is for its users to know.
 
-mod delta;
 pub mod error;
 pub mod filter;
 pub mod hash;
 mod key_set;
 pub mod partial;
+mod rice;
 mod wire;
 
 pub use error::{DecodeError, HashError, UnsupportedKey};

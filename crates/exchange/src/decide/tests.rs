@@ -4,8 +4,8 @@ use runtime_filter_core::{FilterKind, SizingPolicy};
 use super::*;
 use crate::testing::{SETTINGS, partial, passing, policy, reason};
 
-/// The hashes 1, 2 and 3: a header of 48 bytes, and a byte for each difference.
-const BYTES: u64 = 51;
+/// The hashes 1, 2 and 3: a header of 48 bytes, and 55 bits for each.
+const BYTES: u64 = 69;
 
 fn decide_at(probe_bytes: Option<u64>, max_cost_share: f64, remote: usize) -> Verdict {
     let policy = FilterPolicy {
@@ -31,11 +31,11 @@ fn the_filter_is_that_of_the_keys_and_their_seed() {
 
 #[test]
 fn the_cost_is_a_copy_for_each_remote_receiver() {
-    // At half of 204 bytes, two copies of 51 just do and a third does not.
+    // At half of 276 bytes, two copies of 69 just do and a third does not.
     for remote in 0..=2 {
-        assert_eq!(passing(&decide_at(Some(204), 0.5, remote)), [1, 2, 3]);
+        assert_eq!(passing(&decide_at(Some(276), 0.5, remote)), [1, 2, 3]);
     }
-    for (probe_bytes, remote) in [(204, 3), (203, 2), (101, 1), (0, 1)] {
+    for (probe_bytes, remote) in [(276, 3), (275, 2), (137, 1), (0, 1)] {
         assert_eq!(
             reason(&decide_at(Some(probe_bytes), 0.5, remote)),
             PassAllReason::TooLarge,

@@ -191,10 +191,10 @@ fn traffic_is_what_was_added_and_delivered() {
     assert_eq!(hub.traffic(), (120, 321_003));
 }
 
-/// The filter of the hashes 1, 2 and 3 takes 51 bytes: a header of 48, and 3 differences.
+/// The filter of the hashes 1, 2 and 3 takes 69 bytes: a header of 48, and 3 times 55 bits.
 fn decided_with(remote: u64, local: u64, force: bool) -> Verdict {
     let policy = FilterPolicy {
-        probe_bytes: Some(204),
+        probe_bytes: Some(276),
         max_cost_share: 0.5,
         force,
         ..policy(1)
@@ -203,7 +203,7 @@ fn decided_with(remote: u64, local: u64, force: bool) -> Verdict {
     let sink = RecordingSink::local();
     hub.subscribe(1, 0, Arc::clone(&sink) as _);
     for receiver in 1..=remote {
-        hub.subscribe(1, receiver, RecordingSink::remote(51));
+        hub.subscribe(1, receiver, RecordingSink::remote(69));
     }
     for receiver in 1..=local {
         hub.subscribe(1, 1_000 + receiver, RecordingSink::local());
@@ -220,7 +220,7 @@ fn only_remote_receivers_cost() {
     assert_eq!(
         reason(&decided_with(3, 0, false)),
         PassAllReason::TooLarge,
-        "153 bytes for a saving of 102"
+        "207 bytes for a saving of 138"
     );
     assert_eq!(passing(&decided_with(3, 0, true)), [1, 2, 3]);
 }
@@ -228,13 +228,13 @@ fn only_remote_receivers_cost() {
 #[test]
 fn an_unsubscribed_receiver_costs_nothing() {
     let policy = FilterPolicy {
-        probe_bytes: Some(102),
+        probe_bytes: Some(138),
         max_cost_share: 0.5,
         ..policy(1)
     };
     let hub = Hub::new(SETTINGS, vec![policy]);
-    hub.subscribe(1, 1, RecordingSink::remote(51));
-    hub.subscribe(1, 2, RecordingSink::remote(51));
+    hub.subscribe(1, 1, RecordingSink::remote(69));
+    hub.subscribe(1, 2, RecordingSink::remote(69));
     hub.unsubscribe(2);
     hub.report(1, report(0, 1, &[1, 2, 3]));
     assert_eq!(passing(&record(&hub, 1).verdict.unwrap()), [1, 2, 3]);

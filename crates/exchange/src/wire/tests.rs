@@ -45,12 +45,12 @@ fn filter_verdict(hashes: &[u64]) -> Verdict {
 
 #[test]
 fn the_bytes_of_small_messages_are_those_of_the_contract() {
-    assert_eq!(HASH_SCHEME, 1, "the bytes below have it");
+    assert_eq!(HASH_SCHEME, 2, "the bytes below have it");
     assert_eq!(
         hello(0x0102).encode_to_vec(),
-        [0x0a, 13, 0x08, 1, 0x10, 1, 0x19, 2, 1, 0, 0, 0, 0, 0, 0]
+        [0x0a, 13, 0x08, 1, 0x10, 2, 0x19, 2, 1, 0, 0, 0, 0, 0, 0]
     );
-    assert_eq!(welcome().encode_to_vec(), [0x0a, 4, 0x08, 1, 0x10, 1]);
+    assert_eq!(welcome().encode_to_vec(), [0x0a, 4, 0x08, 1, 0x10, 2]);
     // 300 is the varint ac 02.
     assert_eq!(began(300).encode_to_vec(), [0x12, 3, 0x08, 0xac, 0x02]);
     assert_eq!(end(1).encode_to_vec(), [0x22, 2, 0x08, 1]);

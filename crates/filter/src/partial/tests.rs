@@ -76,7 +76,7 @@ fn a_key_of_hash_zero_is_a_key() {
 #[test]
 fn a_list_changes_to_a_filter_where_it_would_be_longer() {
     let most = max_sparse_keys(1024);
-    assert!((delta::expected_len(most) / (1024.0 * 32.0) - 1.0).abs() < 0.01);
+    assert!((rice::expected_len(most) / (1024.0 * 32.0) - 1.0).abs() < 0.01);
     let keys = hashes(0..most + 1);
     let sparse = build(1024, &keys[1..]);
     assert_eq!(sparse.distinct_keys(), most);
@@ -196,8 +196,9 @@ fn the_filter_inside_must_be_of_the_frame_s_hash() {
 #[test]
 fn each_fault_has_its_own_error() {
     let good = encode(&build(CAP, &[1, 5]));
-    assert_eq!(good[..16], *b"RFPT\x02\0\0\0\x01\0\0\0\x08\0\0\0");
-    assert_eq!(good[48..], [1, 4]);
+    assert_eq!(good[..16], *b"RFPT\x02\0\0\0\x02\0\0\0\x08\0\0\0");
+    // Two gaps of 55 bits, see `rice`: 1, and 5 - 1 - 1.
+    assert_eq!(good[48..], [3, 0, 0, 0, 0, 0, 0x80, 3, 0, 0, 0, 0, 0, 0]);
     let damaged = |at: usize, with: u8| {
         let mut bytes = good.clone();
         bytes[at] = with;
@@ -217,13 +218,13 @@ fn each_fault_has_its_own_error() {
         }
     );
     assert_eq!(
-        damaged(8, 2),
+        damaged(8, 1),
         DecodeError::HashScheme {
-            found: 2,
-            supported: 1
+            found: 1,
+            supported: 2
         }
     );
-    for (at, with) in [(6, 7), (7, 2), (12, 9), (16, 1), (49, 0)] {
+    for (at, with) in [(6, 7), (7, 2), (12, 9), (16, 1), (61, 0x80)] {
         assert!(
             matches!(damaged(at, with), DecodeError::Malformed(_)),
             "{at}"
@@ -252,8 +253,15 @@ fn announced_keys_are_limited_before_memory_is_taken() {
     let error = Partial::decode(&reseal(bytes.clone()), LIMIT).unwrap_err();
     assert!(matches!(error, DecodeError::TooLarge { .. }));
     bytes[24..32].copy_from_slice(&20u64.to_le_bytes());
+    // 20 hashes take 52 bits each at least.
     let error = Partial::decode(&reseal(bytes), LIMIT).unwrap_err();
-    assert_eq!(error, DecodeError::Truncated { needed: 20, got: 2 });
+    assert_eq!(
+        error,
+        DecodeError::Truncated {
+            needed: 130,
+            got: 14
+        }
+    );
 }
 
 #[test]

@@ -1,10 +1,11 @@
-"""Second implementation of hash scheme 1 (crates/filter/src/hash.rs): writes hash-v1.csv.
+"""Second implementation of hash scheme 2 (crates/filter/src/hash.rs): writes hash-v2.csv.
 
-    python3 hash_v1.py > hash-v1.csv
+    python3 hash_v2.py > hash-v2.csv
 
 Fields: type, value, seed (hex), hash (hex). Keys of several columns join types and values with '+'.
-Values: integers and unscaled decimals in decimal, floats as the hex bits of their own width, text as it
-is, binary as hex. NULL is written \\N.
+Types: units, decimal scales, time zones and widths in brackets, dictionaries as
+Dictionary(index type;value type). Values: integers and unscaled decimals in decimal, floats as the hex
+bits of their own width, text as it is, binary as hex. NULL is written \\N.
 """
 
 import struct
@@ -76,6 +77,8 @@ def widen(bits, width):
 
 def column(kind, value, seed):
     k1 = k(seed, 1)
+    if kind.startswith("Dictionary"):
+        return column(kind[:-1].split(";")[1], value, seed)
     if kind.startswith("Float"):
         return mix(widen(int(value, 16), int(kind[5:])) ^ k1)
     if kind.startswith("Decimal"):
@@ -86,14 +89,18 @@ def column(kind, value, seed):
         for limb in limbs[1:]:
             h = mix(h ^ limb)
         return h
-    if kind == "Utf8":
+    if kind in ("Utf8", "LargeUtf8", "Utf8View"):
         return rapidhash_v3(value.encode(), k(seed, 2))
-    if kind == "Binary":
+    if kind in ("Binary", "LargeBinary", "BinaryView") or kind.startswith("FixedSizeBinary"):
         return rapidhash_v3(bytes.fromhex(value), k(seed, 2))
     return mix((int(value) & M) ^ k1)
 
 
 def key(kinds, values, seed):
+    return full_key(kinds, values, seed) & 0xFFFFFF00FFFFFFFF
+
+
+def full_key(kinds, values, seed):
     if "\\N" in values:
         return k(seed, 4)
     hashes = [column(kind, value, seed) for kind, value in zip(kinds, values)]
@@ -115,6 +122,7 @@ def vectors():
         yield "Boolean", str(v)
     for kind in ["Date32", "Date64", "Time32(s)", "Time32(ms)", "Time64(us)", "Time64(ns)",
                  "Timestamp(s)", "Timestamp(ms)", "Timestamp(us)", "Timestamp(ns)",
+                 "Timestamp(s;UTC)", "Timestamp(us;Europe/Zurich)",
                  "Duration(s)", "Duration(ms)", "Duration(us)", "Duration(ns)"]:
         for v in [0, 19000, -1]:
             yield kind, str(v)
@@ -132,6 +140,10 @@ def vectors():
                                         -(1 << 127), -(1 << 127) - 1, 10**75, -(10**75)])]:
         for v in small + extra:
             yield kind, str(v)
+    # Only the unscaled value counts: 1.00 of one scale hashes as 100 of another.
+    for kind in ["Decimal32(9;2)", "Decimal64(18;4)", "Decimal128(38;0)", "Decimal128(38;10)", "Decimal256(76;-2)"]:
+        for v in [100, -1]:
+            yield kind, str(v)
     text = "the quick brown fox jumps over the lazy dog "
     for length in [0, 1, 2, 3, 4, 7, 8, 12, 13, 16, 17, 32, 33, 48, 64, 65, 80, 81, 96, 97, 112, 113,
                    128, 224, 225, 226, 337, 500]:
@@ -139,6 +151,20 @@ def vectors():
     yield "Utf8", "Zürich"
     for v in ["00", "ff", "0000", "00ff80", "deadbeef", "00" * 20]:
         yield "Binary", v
+    # The encoding does not count.
+    for kind in ["Utf8", "LargeUtf8", "Utf8View", "Dictionary(Int32;Utf8)", "Dictionary(UInt8;LargeUtf8)",
+                 "Dictionary(Int64;Utf8View)"]:
+        for v in ["", "abc", "twelve bytes", "thirteen byte", "longer than a view holds inline"]:
+            yield kind, v
+    for kind in ["Binary", "LargeBinary", "BinaryView", "FixedSizeBinary(13)", "Dictionary(Int16;Binary)"]:
+        yield kind, b"thirteen byte".hex()
+    yield "FixedSizeBinary(16)", "00112233445566778899aabbccddeeff"
+    yield "FixedSizeBinary(0)", ""
+    for kind in ["Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"]:
+        yield f"Dictionary({kind};Int64)", "-5"
+    yield "Dictionary(Int32;Float64)", "8000000000000000"
+    yield "Dictionary(Int32;Decimal128(38;2))", "100"
+    yield "Dictionary(Int32;Utf8)", "\\N"
     yield "Int64+Int64", "1+2"
     yield "Int64+Int64", "2+1"
     yield "Int64+Int64", "1+1"
