@@ -198,6 +198,7 @@ mod x86 {
             let others: Vec<BloomFilter> = (0..4).map(|_| support::ours(blocks)).collect();
             let mut merged = BloomFilter::with_blocks(blocks, ID).unwrap();
             let (source, mut target) = (vec![1u8; bytes], vec![0u8; bytes]);
+            let tables = [Table::filled(blocks), Table::filled(blocks)];
             let repeats = ((1 << 22) / bytes).max(1);
             // The duel counts a batch as so many hashes; here it is so many KiB.
             let per_kib = BATCH as f64 / (bytes as f64 / 1024.0 * repeats as f64);
@@ -222,6 +223,27 @@ mod x86 {
                 &format!("OR-merge {name}, to memcpy (0.8 of its speed)"),
                 1.0 / 0.8,
                 (ratios, best * per_kib),
+            );
+            held &= bar(
+                &format!("OR-merge {name}, to reading both inputs"),
+                1.25,
+                duel(
+                    5,
+                    Vec::new,
+                    |_| {
+                        for _ in 0..repeats {
+                            black_box(&mut merged)
+                                .merge_from(black_box(&others[0]))
+                                .unwrap();
+                        }
+                    },
+                    |_| {
+                        for _ in 0..repeats {
+                            // SAFETY: as above.
+                            black_box(unsafe { plain_avx2::read_both(&tables[0], &tables[1]) });
+                        }
+                    },
+                ),
             );
             let four: Vec<&BloomFilter> = others.iter().collect();
             let (ratios, best) = duel(

@@ -8,10 +8,10 @@ use runtime_filter_bloom::{BloomFilter, HashId, mix_in_place};
 /// Hashes in a batch: the rows of a record batch.
 pub const BATCH: usize = 8192;
 
-/// Sizes of filters in blocks of 32 bytes, with their names, at most a tenth below them.
+/// Sizes of filters in blocks of 32 bytes, with their names: the legal sizes nearest to those.
 pub const SIZES: [(&str, u32); 5] = [
     ("15KB", 7 << 6),
-    ("150KB", 4 << 10),
+    ("150KB", 5 << 10),
     ("1.5MB", 6 << 13),
     ("15MB", 7 << 16),
     ("150MB", 4 << 20),
@@ -222,6 +222,18 @@ pub mod plain_avx2 {
             }
         }
         sum
+    }
+
+    /// The least that any merge of two must do.
+    #[target_feature(enable = "avx2")]
+    pub fn read_both(left: &Table, right: &Table) -> u32 {
+        let mut union = [0u32; 16];
+        for (left, right) in left.lines.iter().zip(&right.lines) {
+            for lane in 0..16 {
+                union[lane] |= left.0[lane] | right.0[lane];
+            }
+        }
+        union.iter().fold(0, |all, lane| all | lane)
     }
 
     /// The same without prefetching, which costs more than it saves in the cache.
