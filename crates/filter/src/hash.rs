@@ -70,7 +70,7 @@ use arrow::array::{
 };
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::*;
-use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline, rapidhash_v3_seeded};
 use runtime_filter_bloom::mix_in_place;
 
 use crate::error::{HashError, UnsupportedKey};
@@ -137,7 +137,7 @@ impl KeyHasher {
         Ok(Self {
             types: types.to_vec(),
             seed,
-            constants: Constants::new(seed),
+            constants: Constants::new(seed, types.len()),
             column: Vec::new(),
             dictionary: Vec::new(),
         })
@@ -197,8 +197,8 @@ impl KeyHasher {
             }
             mix_in_place(out, 0);
         }
-        for hash in out.iter_mut() {
-            *hash = canonical(*hash);
+        if columns.len() > 1 {
+            keep(out, HASH_BITS);
         }
         let validity =
             NullBuffer::union_many(nulls.iter().map(Option::as_ref)).filter(|n| n.null_count() > 0);
@@ -251,6 +251,15 @@ pub(crate) fn canonical_slice(hashes: &[u64]) -> Cow<'_, [u64]> {
     }
 }
 
+/// Clears the bits that are not in `bits`.
+fn keep(hashes: &mut [u64], bits: u64) {
+    if bits != u64::MAX {
+        for hash in hashes {
+            *hash &= bits;
+        }
+    }
+}
+
 /// Sets the hashes of the rows that `validity` calls NULL.
 fn mark_nulls(validity: &NullBuffer, null: u64, hashes: &mut [u64]) {
     let words = validity.inner().bit_chunks();
@@ -283,22 +292,31 @@ struct Constants {
     tuple: u64,
     /// K4, after the last step.
     null: u64,
+    /// The bits that the hash of a column keeps: the last step is done at once if the key is one column.
+    keep: u64,
 }
 
 impl Constants {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, columns: usize) -> Self {
         let k = |i: u64| mix(seed.wrapping_add(i.wrapping_mul(GOLDEN)));
         Self {
             fixed: k(1),
             bytes: RapidSecrets::seed_cpp(k(2)),
             tuple: k(3),
             null: canonical(k(4)),
+            keep: if columns == 1 { HASH_BITS } else { u64::MAX },
         }
     }
 
     #[inline(always)]
     fn bytes(&self, value: &[u8]) -> u64 {
-        rapidhash_v3_seeded(value, &self.bytes)
+        // The most frequent lengths get a copy of their own, which has one branch instead of three.
+        let hash = if (8..=16).contains(&value.len()) {
+            rapidhash_v3_inline::<true, false, false>(value, &self.bytes)
+        } else {
+            rapidhash_v3_seeded(value, &self.bytes)
+        };
+        hash & self.keep
     }
 }
 
@@ -412,19 +430,32 @@ fn hash_dictionary<K: ArrowDictionaryKeyType>(
     }));
 }
 
+// Out of line: inlined next to its like, its loop runs out of registers.
+#[inline(never)]
 fn hash_bytes<T: ByteArrayType>(
     constants: &Constants,
     array: &GenericByteArray<T>,
     out: &mut Vec<u64>,
 ) {
-    let data = array.value_data();
-    out.extend(array.value_offsets().windows(2).map(|pair| {
+    let offsets = array.value_offsets();
+    let Some((first, ends)) = offsets.split_first() else {
+        return;
+    };
+    let mut start = first.as_usize();
+    let mut rest = array.value_data().get(start..).unwrap_or_default();
+    out.extend(ends.iter().map(|end| {
+        let end = end.as_usize();
         // In bounds, as Arrow has checked; asking again spares a panic path.
-        let value = data.get(pair[0].as_usize()..pair[1].as_usize());
-        constants.bytes(value.unwrap_or_default())
+        let Some((value, tail)) = rest.split_at_checked(end.wrapping_sub(start)) else {
+            return constants.null;
+        };
+        (start, rest) = (end, tail);
+        constants.bytes(value)
     }));
 }
 
+// Out of line for the same reason.
+#[inline(never)]
 fn hash_views<T: ByteViewType>(
     constants: &Constants,
     array: &GenericByteViewArray<T>,
@@ -432,16 +463,24 @@ fn hash_views<T: ByteViewType>(
 ) {
     const INLINE: usize = 12;
     let buffers = array.data_buffers();
+    let first = buffers.first().map_or(&[][..], |buffer| buffer.as_slice());
     out.extend(array.views().iter().map(|&view| {
         let length = view as u32 as usize;
         if length <= INLINE {
             return constants.bytes(&view.to_le_bytes()[4..4 + length]);
         }
         let view = ByteView::from(view);
-        let value = buffers
-            .get(view.buffer_index as usize)
-            .and_then(|buffer| buffer.get(view.offset as usize..view.offset as usize + length));
-        constants.bytes(value.unwrap_or_default())
+        // Mostly there is just one.
+        let buffer = match view.buffer_index {
+            0 => first,
+            other => buffers
+                .get(other as usize)
+                .map_or(&[][..], |buffer| buffer.as_slice()),
+        };
+        match buffer.get(view.offset as usize..view.offset as usize + length) {
+            Some(value) => constants.bytes(value),
+            None => constants.null,
+        }
     }));
 }
 
@@ -452,11 +491,11 @@ fn hash_plain(constants: &Constants, array: &ArrayRef, out: &mut Vec<u64>) {
         constants: &Constants,
         array: &'a ArrayRef,
         out: &mut Vec<u64>,
-        bits: impl Fn(T::Native) -> u64,
+        bits: impl FnMut(T::Native) -> u64,
     ) -> &'a [T::Native] {
         let array: &PrimitiveArray<T> = array.as_primitive();
         let start = out.len();
-        out.extend(array.values().iter().map(|&value| bits(value)));
+        out.extend(array.values().iter().copied().map(bits));
         mix_in_place(&mut out[start..], constants.fixed);
         array.values()
     }
@@ -475,8 +514,8 @@ fn hash_plain(constants: &Constants, array: &ArrayRef, out: &mut Vec<u64>) {
     match array.data_type() {
         DataType::Boolean => {
             let values = array.as_boolean().values();
-            let hashes = [0, 1].map(|value| mix(value ^ constants.fixed));
-            out.extend(values.iter().map(|value| hashes[usize::from(value)]));
+            let hashes = [0, 1].map(|value| mix(value ^ constants.fixed) & constants.keep);
+            return out.extend(values.iter().map(|value| hashes[usize::from(value)]));
         }
         DataType::Int8 => integer!(Int8Type),
         DataType::Int16 => integer!(Int16Type),
@@ -503,9 +542,16 @@ fn hash_plain(constants: &Constants, array: &ArrayRef, out: &mut Vec<u64>) {
         DataType::Decimal32(_, _) => integer!(Decimal32Type),
         DataType::Decimal64(_, _) => integer!(Decimal64Type),
         DataType::Decimal128(_, _) => {
-            let values = fixed!(Decimal128Type, |value| value as u64);
-            for (hash, value) in out[start..].iter_mut().zip(values) {
-                *hash = finish_decimal128(*hash, *value);
+            // Mostly none is wide, and one pass is enough.
+            let mut wide = 0;
+            let values = fixed!(Decimal128Type, |value| {
+                wide |= (value >> 64) as i64 ^ (value as i64 >> 63);
+                value as u64
+            });
+            if wide != 0 {
+                for (hash, value) in out[start..].iter_mut().zip(values) {
+                    *hash = finish_decimal128(*hash, *value);
+                }
             }
         }
         DataType::Decimal256(_, _) => {
@@ -523,19 +569,20 @@ fn hash_plain(constants: &Constants, array: &ArrayRef, out: &mut Vec<u64>) {
         DataType::Float64 => {
             fixed!(Float64Type, float_bits);
         }
-        DataType::Utf8 => hash_bytes(constants, array.as_string::<i32>(), out),
-        DataType::LargeUtf8 => hash_bytes(constants, array.as_string::<i64>(), out),
-        DataType::Utf8View => hash_views(constants, array.as_string_view(), out),
-        DataType::Binary => hash_bytes(constants, array.as_binary::<i32>(), out),
-        DataType::LargeBinary => hash_bytes(constants, array.as_binary::<i64>(), out),
-        DataType::BinaryView => hash_views(constants, array.as_binary_view(), out),
+        DataType::Utf8 => return hash_bytes(constants, array.as_string::<i32>(), out),
+        DataType::LargeUtf8 => return hash_bytes(constants, array.as_string::<i64>(), out),
+        DataType::Utf8View => return hash_views(constants, array.as_string_view(), out),
+        DataType::Binary => return hash_bytes(constants, array.as_binary::<i32>(), out),
+        DataType::LargeBinary => return hash_bytes(constants, array.as_binary::<i64>(), out),
+        DataType::BinaryView => return hash_views(constants, array.as_binary_view(), out),
         DataType::FixedSizeBinary(_) => {
             let array = array.as_fixed_size_binary();
-            out.extend((0..array.len()).map(|row| constants.bytes(array.value(row))));
+            return out.extend((0..array.len()).map(|row| constants.bytes(array.value(row))));
         }
         // Unreachable: `is_plain` refused it. A constant keeps the row count right.
         _ => out.resize(out.len() + array.len(), constants.null),
     }
+    keep(&mut out[start..], constants.keep);
 }
 
 #[cfg(test)]

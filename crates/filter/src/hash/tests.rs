@@ -246,7 +246,7 @@ fn each_plain_type() -> Vec<ArrayRef> {
 fn every_supported_type_is_hashed_and_dictionaries_of_it_alike() {
     let arrays = each_plain_type();
     assert_eq!(arrays.len(), 37);
-    let null = Constants::new(SEED).null;
+    let null = Constants::new(SEED, 1).null;
     for array in arrays {
         let plain = hashes_of(array.clone());
         assert!(
@@ -454,7 +454,7 @@ fn dictionaries_may_repeat_and_waste_values_hold_null_and_dangle_under_null() {
         Some("b"),
     ]));
     let plain = hashes_of(StringArray::from(vec!["a", "b"]));
-    let null = Constants::new(SEED).null;
+    let null = Constants::new(SEED, 1).null;
     let nulls = NullBuffer::from(vec![true, true, false, false, true, true]);
     let keys = Int8Array::new(ScalarBuffer::from(vec![0, 3, 99, -7, 1, 4]), Some(nulls));
     let dictionary = DictionaryArray::try_new(keys, values.clone()).unwrap();
