@@ -57,10 +57,10 @@
 //! Of the result so far, that of one column, of several or of a NULL alike, bits 32 to 39 are cleared:
 //! `h & 0xffffff00ffffffff`. So 56 bits are left, and a hash in a sorted list takes a byte less. A Bloom
 //! filter has no use for the others: its lanes read the low 32 bits, and its block index, by
-//! multiply-shift from the high 32, can still reach `2^24` places. Among so many a filter of `m * 2^k`
-//! blocks, `m` up to 7, spreads its keys evenly to within `m * 2^k / 2^24`: exactly for `m = 4`, to
-//! 3 % at worst for `2^19` blocks (16 MiB), and to a quarter for `2^22` (128 MiB); larger filters
-//! have a higher rate of false positives than their size would allow, but no false negatives.
+//! multiply-shift from the high 32, can still reach `2^24` places. Among these `n` blocks share their
+//! keys evenly if `n` is a power of two, else to within `n / 2^24` of the mean: 3 % at `2^19` blocks
+//! (16 MiB), a quarter at `2^22` (128 MiB). So only filters beyond that have noticeably more false
+//! positives than their size would allow, and none has a false negative.
 
 use std::borrow::Cow;
 
@@ -585,5 +585,7 @@ fn hash_plain(constants: &Constants, array: &ArrayRef, out: &mut Vec<u64>) {
     keep(&mut out[start..], constants.keep);
 }
 
+#[cfg(test)]
+mod coverage;
 #[cfg(test)]
 mod tests;

@@ -278,13 +278,25 @@ fn unsupported_types_are_refused_by_name() {
     let refused = [
         DataType::Null,
         DataType::Interval(IntervalUnit::YearMonth),
+        DataType::Interval(IntervalUnit::DayTime),
         DataType::Interval(IntervalUnit::MonthDayNano),
         DataType::Time32(TimeUnit::Nanosecond),
         DataType::List(int.clone()),
+        DataType::LargeList(int.clone()),
+        DataType::ListView(int.clone()),
+        DataType::LargeListView(int.clone()),
         DataType::FixedSizeList(int.clone(), 2),
+        DataType::Map(int.clone(), false),
+        DataType::Union(UnionFields::empty(), UnionMode::Sparse),
         DataType::Struct(Fields::from(vec![int.clone()])),
         DataType::RunEndEncoded(int.clone(), int),
         dictionary(&DataType::Null),
+        dictionary(&DataType::List(Arc::new(Field::new(
+            "item",
+            DataType::Int8,
+            true,
+        )))),
+        dictionary(&DataType::Interval(IntervalUnit::DayTime)),
         dictionary(&dictionary(&DataType::Utf8)),
     ];
     for data_type in refused {
