@@ -11,7 +11,16 @@
 //!     portable.rs     x86::avx2     x86::avx512      all give the same bits
 //! ```
 //!
-//! This is the only module with unsafe code; `portable` has none.
+//! This is the only module of the project with unsafe code; `portable` has none. Its tests also run
+//! under AddressSanitizer, and on another architecture:
+//!
+//! ```text
+//! RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p runtime-filter-bloom --lib --target x86_64-unknown-linux-gnu
+//!
+//! CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+//! CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+//! cargo test -p runtime-filter-bloom --lib --target aarch64-unknown-linux-gnu
+//! ```
 
 #![allow(unsafe_code)]
 
@@ -29,13 +38,6 @@ pub(crate) const BLOCK_BYTES: usize = 32;
 
 /// Hashes handled at a time: one word of the bitmap.
 const CHUNK: usize = 64;
-
-/// Filters up to this size stay in a core's second-level cache, where prefetching costs more than it
-/// saves. 1 MiB is common; a cache of another size shifts the optimum by little.
-const PREFETCH_ABOVE: usize = 1 << 20;
-
-/// The same for insertion, which waits for no result of its loads.
-const PREFETCH_WRITES_ABOVE: usize = 4 << 20;
 
 /// Odd constants of the Parquet specification, one a lane.
 const SALTS: [u32; 8] = [

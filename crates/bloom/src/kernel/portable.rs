@@ -35,13 +35,10 @@ pub(super) fn probe<const AND: bool>(blocks: &[Block], hashes: &[u64], bitmap: &
         }
         let mut bits = 0u64;
         for (i, (&hash, &index)) in chunk.iter().zip(&indices).enumerate() {
-            let masks = lane_masks(hash);
-            let mut found = blocks[index].0;
-            for (lane, mask) in found.iter_mut().zip(masks) {
-                *lane &= mask;
-            }
-            // Comparing whole arrays keeps the loop free of branches.
-            bits |= u64::from(found == masks) << i;
+            let (masks, block) = (lane_masks(hash), &blocks[index].0);
+            // No branch, and a sum over lanes that stays in vector registers.
+            let lacking = (0..8).fold(0, |lacking, lane| lacking | masks[lane] & !block[lane]);
+            bits |= u64::from(lacking == 0) << i;
         }
         *word = if AND { *word & bits } else { bits };
     }

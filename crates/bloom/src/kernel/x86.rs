@@ -13,7 +13,14 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK_BYTES, Block, CHUNK, PREFETCH_ABOVE, PREFETCH_WRITES_ABOVE, SALTS, portable};
+use super::{BLOCK_BYTES, Block, CHUNK, SALTS, portable};
+
+/// Filters up to this size stay in a core's second-level cache, where prefetching costs more than it
+/// saves. 1 MiB is common; a cache of another size shifts the optimum by little.
+const PREFETCH_ABOVE: usize = 1 << 20;
+
+/// The same for insertion, which waits for no result of its loads.
+const PREFETCH_WRITES_ABOVE: usize = 4 << 20;
 
 /// Chunks between the prefetch of a block and its use: 128 hashes, long enough for memory, short
 /// enough for the first-level cache.
