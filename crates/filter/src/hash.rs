@@ -421,13 +421,13 @@ fn hash_dictionary<K: ArrowDictionaryKeyType>(
     }
     dictionary.clear();
     hash_plain(constants, values, dictionary);
-    // Keys under NULL may be anything, also out of bounds.
-    out.extend(array.keys().values().iter().map(|key| {
-        dictionary
-            .get(key.as_usize())
-            .copied()
-            .unwrap_or(constants.null)
-    }));
+    // Keys under NULL may be anything, also out of bounds: cut to the next power of two, up to which the
+    // dictionary is filled up, they need no branch.
+    let mask = values.len().next_power_of_two() - 1;
+    dictionary.resize(mask + 1, constants.null);
+    let hashes = &dictionary[..=mask];
+    let keys = array.keys().values().iter();
+    out.extend(keys.map(|key| hashes[key.as_usize() & mask]));
 }
 
 // Out of line: inlined next to its like, its loop runs out of registers.

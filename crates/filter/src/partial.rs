@@ -59,7 +59,7 @@ fn geometry_bytes(blocks: u32) -> u64 {
 ///
 /// Holds the distinct hashes in a set, until a list of them would be longer on the wire than a Bloom
 /// filter of the cap size; then in such a filter. So memory is bounded however many rows come, by about
-/// three times the cap (five for the moment in which the set grows), and rows that repeat a key take
+/// five times the cap (seven for the moment in which the set grows), and rows that repeat a key take
 /// none.
 ///
 /// ```
