@@ -219,4 +219,9 @@ fn explain_shows_the_nodes_and_their_metrics() {
     assert!(plan.contains("RuntimeFilterProbeExec: filter=0"), "{plan}");
     let analyzed = explain("explain analyze");
     assert!(analyzed.contains("rows_dropped"), "{analyzed}");
+    let verdict = "Inner o_orderkey = l_orderkey: filter 0";
+    assert!(!plan.contains(verdict), "{plan}");
+    let verbose = explain("explain verbose");
+    assert!(verbose.contains("RuntimeFilterRule, verdicts"), "{verbose}");
+    assert!(verbose.contains(verdict), "{verbose}");
 }

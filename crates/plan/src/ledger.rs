@@ -14,6 +14,15 @@ pub struct JoinVerdict {
     pub outcome: JoinOutcome,
 }
 
+impl fmt::Display for JoinVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            JoinOutcome::Placed { filter } => write!(f, "{}: filter {filter}", self.join),
+            JoinOutcome::Refused(refusal) => write!(f, "{}: refused, {refusal}", self.join),
+        }
+    }
+}
+
 /// Whether a join got a filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

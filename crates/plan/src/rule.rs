@@ -16,12 +16,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::Result;
+use datafusion::common::display::{PlanType, StringifiedPlan};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::explain::ExplainExec;
 use datafusion_distributed::DistributedExec;
 use runtime_filter_exchange::InProcessExchange;
 
@@ -180,8 +182,24 @@ impl QueryPlanner for RuntimeFilterQueryPlanner {
         let options = RuntimeFilterOptions::from_config(session.config_options())
             .unwrap_or(&self.options)
             .clone();
+        if let Some(explain) = plan.downcast_ref::<ExplainExec>() {
+            return Ok(Arc::new(with_verdicts(explain, &placed.ledger)));
+        }
         wrap_distributed(plan, &self.coordinator, &options, placed)
     }
+}
+
+/// `EXPLAIN VERBOSE` with one more entry: what became of each join, one a line.
+fn with_verdicts(explain: &ExplainExec, ledger: &[JoinVerdict]) -> ExplainExec {
+    let mut plans = explain.stringified_plans().to_vec();
+    if explain.verbose() && !ledger.is_empty() {
+        let lines: Vec<String> = ledger.iter().map(JoinVerdict::to_string).collect();
+        let kind = PlanType::OptimizedPhysicalPlan {
+            optimizer_name: "RuntimeFilterRule, verdicts".to_string(),
+        };
+        plans.push(StringifiedPlan::new(kind, lines.join("\n")));
+    }
+    ExplainExec::new(explain.schema(), plans, explain.verbose())
 }
 
 fn wrap_distributed(
@@ -213,7 +231,6 @@ fn wrap_distributed(
             ))
         })?
         .data;
-    // EXPLAIN shows the plan as it was before distribution, as text: nothing to strip.
     if distributed { Ok(plan) } else { strip(plan) }
 }
 
