@@ -1,0 +1,111 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Parser, value_parser};
+use runtime_filter_lab::Sizing;
+
+use crate::measure::Target;
+
+/// Sizes Bloom filters and their relatives, fills them, and prints the false positive probability
+/// (FPP) by formula beside the measured one.
+#[derive(Debug, Parser)]
+#[command(name = "bloom_lab")]
+pub(crate) struct Args {
+    /// Distinct keys to size the filters for
+    #[arg(long, default_value_t = 100_000, value_parser = value_parser!(u64).range(1..))]
+    pub(crate) items: u64,
+
+    /// False positive probability to size for, between 0 and 1 [default: 0.01]
+    #[arg(long, conflicts_with = "bits_per_key", value_parser = fpp)]
+    fpp: Option<f64>,
+
+    /// Memory to size for, in bits a key
+    #[arg(long, value_parser = bits_per_key)]
+    bits_per_key: Option<f64>,
+
+    /// Overfill the filters up to this many times the keys they were sized for, 1 to 100
+    #[arg(long, default_value_t = 2.0, value_parser = overfill)]
+    pub(crate) overfill: f64,
+
+    /// Whole bits a key to sweep, first and last
+    #[arg(long, value_name = "FROM..TO", default_value = "4..20")]
+    pub(crate) sweep: Sweep,
+
+    /// Absent keys to look up for each measurement
+    #[arg(long, default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) probes: u64,
+
+    /// Seed of the keys
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    /// Where to write the plot, as SVG
+    #[arg(long, value_name = "FILE", default_value = "bloom_lab.svg")]
+    pub(crate) out: PathBuf,
+
+    /// Write no plot
+    #[arg(long)]
+    pub(crate) no_plot: bool,
+}
+
+impl Args {
+    pub(crate) fn target(&self) -> Target {
+        match self.bits_per_key {
+            Some(bits_per_key) => Target::BitsPerKey(bits_per_key),
+            None => Target::Fpp(self.fpp.unwrap_or(0.01)),
+        }
+    }
+}
+
+/// Bits a key from the first to the last, both included.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sweep {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+impl Sweep {
+    pub(crate) fn bits(self) -> impl Iterator<Item = f64> {
+        (self.from..=self.to).map(f64::from)
+    }
+}
+
+impl FromStr for Sweep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split_once("..")
+            .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)))
+            .filter(|&(from, to)| 1 <= from && from <= to && to <= 64)
+            .map(|(from, to)| Self { from, to })
+            .ok_or_else(|| "give first and last bits a key between 1 and 64, as 4..20".to_owned())
+    }
+}
+
+fn fpp(text: &str) -> Result<f64, String> {
+    let fpp = number(text)?;
+    // One item is the least that can be too many.
+    Sizing::for_fpp(1, fpp).map_err(|error| error.to_string())?;
+    Ok(fpp)
+}
+
+fn bits_per_key(text: &str) -> Result<f64, String> {
+    let bits_per_key = number(text)?;
+    Sizing::for_bits_per_key(1, bits_per_key).map_err(|error| error.to_string())?;
+    Ok(bits_per_key)
+}
+
+fn overfill(text: &str) -> Result<f64, String> {
+    let factor = number(text)?;
+    if (1.0..=100.0).contains(&factor) {
+        Ok(factor)
+    } else {
+        Err("give a factor from 1 to 100".to_owned())
+    }
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "this is no number".to_owned())
+}

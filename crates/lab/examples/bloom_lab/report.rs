@@ -1,0 +1,224 @@
+//! What is printed.
+
+use std::io::{self, Write};
+
+use runtime_filter_lab::Sizing;
+
+use crate::measure::{Kind, Run, SCALABLE_STARTS_AT, Sample, Target};
+
+pub(crate) fn sizing(out: &mut impl Write, sizing: &Sizing, target: Target) -> io::Result<()> {
+    let items = grouped(sizing.items());
+    writeln!(out, "Bloom filter for {items} keys, {target}")?;
+    let bits = grouped(sizing.bits());
+    let (bits_per_key, bytes) = (sizing.bits_per_key(), bytes(sizing.byte_len()));
+    writeln!(out, "  m             {bits} bits, {bits_per_key:.2} a key")?;
+    writeln!(out, "  k             {}", sizing.hashes())?;
+    writeln!(out, "  memory        {bytes}")?;
+    writeln!(
+        out,
+        "  expected FPP  {:.4} %",
+        sizing.expected_fpp() * 100.0
+    )?;
+    out.flush()
+}
+
+pub(crate) fn fill_heading(out: &mut impl Write, probes: u64) -> io::Result<()> {
+    writeln!(
+        out,
+        "\nFilters for the same, measured with {} absent keys\n",
+        grouped(probes)
+    )?;
+    writeln!(
+        out,
+        "{:<17}{:>10}  {:<14}{:>10}{:>11}   measured / expected",
+        "filter", "bits a key", "shape", "expected", "measured"
+    )?;
+    out.flush()
+}
+
+pub(crate) fn fill_row(
+    out: &mut impl Write,
+    kind: Kind,
+    run: &Result<Run, String>,
+) -> io::Result<()> {
+    write!(out, "{:<17}", kind.name())?;
+    match run {
+        Ok(Run { full, .. }) => writeln!(
+            out,
+            "{:>10.2}  {:<14}{:>10}{:>11}   {}",
+            full.bits_per_key,
+            full.shape,
+            percent(full.expected),
+            measured(full),
+            ratio(full)
+        )?,
+        Err(why) => writeln!(out, "  {why}")?,
+    }
+    out.flush()
+}
+
+pub(crate) fn fill_legend(out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "
+counting  4 bits a counter
+scalable  starts with room for a {SCALABLE_STARTS_AT}th of the keys
+±         one standard deviation, from the number of lookups"
+    )
+}
+
+pub(crate) fn overfill_heading(out: &mut impl Write, overfill: f64) -> io::Result<()> {
+    writeln!(
+        out,
+        "\nThe same filters with {overfill} times the keys that they were sized for\n"
+    )?;
+    writeln!(
+        out,
+        "{:<17}{:>12}{:>15}{:>11}{:>11}   measured / expected",
+        "filter", "before", "keys now", "expected", "measured"
+    )
+}
+
+pub(crate) fn overfill_row(
+    out: &mut impl Write,
+    name: &str,
+    run: &Result<Run, String>,
+) -> io::Result<()> {
+    // What could not be made was told in the table before.
+    let Ok(run) = run else { return Ok(()) };
+    let Some(last) = run.steps.last() else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "{name:<17}{:>12}{:>15}{:>11}{:>11}   {}",
+        measured(&run.full),
+        grouped(last.keys),
+        percent(last.expected),
+        measured(last),
+        ratio(last)
+    )?;
+    out.flush()
+}
+
+/// Why some filters hold fewer keys than the others.
+pub(crate) fn stopped(
+    out: &mut impl Write,
+    runs: &[(Kind, Result<Run, String>)],
+) -> io::Result<()> {
+    for (kind, run) in runs {
+        if let Ok(run) = run
+            && let (Some(why), Some(last)) = (&run.stopped, run.steps.last())
+        {
+            let keys = grouped(last.keys);
+            writeln!(out, "\n{} stopped at {keys} keys: {why}", kind.name())?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn sweep_heading(out: &mut impl Write, items: u64) -> io::Result<()> {
+    writeln!(out, "\nFPP in % by bits a key, {} keys\n", grouped(items))?;
+    write!(out, "{:>4}", "")?;
+    for kind in Kind::ALL {
+        write!(out, "{:>22}", kind.name())?;
+    }
+    write!(out, "\n{:>4}", "bits")?;
+    for _ in Kind::ALL {
+        write!(out, "{:>6}{:>8}{:>8}", "real", "expect", "meas")?;
+    }
+    writeln!(out)
+}
+
+pub(crate) fn sweep_row(
+    out: &mut impl Write,
+    bits_per_key: f64,
+    row: &[Option<Sample>],
+) -> io::Result<()> {
+    write!(out, "{bits_per_key:>4}")?;
+    for sample in row {
+        match sample {
+            Some(sample) => write!(
+                out,
+                "{:>6.1}{:>8}{:>8}",
+                sample.bits_per_key,
+                three_digits(sample.expected * 100.0),
+                three_digits(sample.measured * 100.0)
+            )?,
+            None => write!(out, "{:>6}{:>8}{:>8}", "-", "-", "-")?,
+        }
+    }
+    writeln!(out)?;
+    out.flush()
+}
+
+pub(crate) fn sweep_legend(out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "
+real      bits a key really taken: split blocks come in legal sizes, cuckoo buckets in powers of two
+-         cannot be had with so few bits, or filled"
+    )
+}
+
+fn measured(sample: &Sample) -> String {
+    match sample.hits {
+        0 => "none".to_owned(),
+        _ => percent(sample.measured),
+    }
+}
+
+/// Measured over expected, with the standard deviation that comes from the number of lookups.
+fn ratio(sample: &Sample) -> String {
+    if sample.hits == 0 || sample.expected == 0.0 {
+        return "-".to_owned();
+    }
+    let ratio = sample.measured / sample.expected;
+    let deviation = ratio * ((1.0 - sample.measured) / sample.hits as f64).sqrt();
+    format!("{ratio:.3} ± {deviation:.3}")
+}
+
+/// As short as possible, for round numbers.
+pub(crate) fn plain_percent(share: f64) -> String {
+    // Times 100 leaves digits that were not there.
+    format!("{} %", (share * 100.0 * 1e9).round() / 1e9)
+}
+
+fn percent(share: f64) -> String {
+    format!("{} %", three_digits(share * 100.0))
+}
+
+/// Three significant digits, without an exponent while that is readable.
+fn three_digits(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let magnitude = value.abs().log10().floor();
+    if magnitude < -6.0 {
+        return format!("{value:.0e}");
+    }
+    let decimals = (2.0 - magnitude).max(0.0) as usize;
+    format!("{value:.decimals$}")
+}
+
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+fn bytes(bytes: u64) -> String {
+    let value = bytes as f64;
+    match bytes {
+        0..1_000 => format!("{bytes} bytes"),
+        1_000..1_000_000 => format!("{:.1} KB", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
+        _ => format!("{:.1} GB", value / 1e9),
+    }
+}
