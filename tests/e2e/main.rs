@@ -16,5 +16,6 @@ mod exchange;
 mod faults;
 mod in_process;
 mod joins;
+mod snapshots;
 mod support;
 mod tpch;
