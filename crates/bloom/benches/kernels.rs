@@ -20,6 +20,9 @@ use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use runtime_filter_bloom::{BloomFilter, HashId, Kernel};
+use runtime_filter_lab::{
+    ClassicBloom, CountingBloom, CuckooFilter, Membership, ScalableBloom, Sizing,
+};
 use support::{BATCH, Batches, SIZES, SbbfRs, Table, keys_of};
 
 /// Times `run` on a fresh batch each time, made outside the clock.
@@ -147,6 +150,44 @@ fn probe(criterion: &mut Criterion) {
     }
 }
 
+/// What the textbooks have, 12 bits a key as well.
+fn textbook(criterion: &mut Criterion) {
+    let mut group = group(criterion, "textbook");
+    // A build of the largest size takes these minutes.
+    for (size, blocks) in &SIZES[..4] {
+        let keys = keys_of(*blocks);
+        let sizing = Sizing::for_bits_per_key(keys, 12.0).unwrap();
+        let filters: [Box<dyn Membership>; 4] = [
+            Box::new(ClassicBloom::new(sizing).unwrap()),
+            Box::new(CountingBloom::for_bits_per_key(keys, 12.0).unwrap()),
+            Box::new(ScalableBloom::for_bits_per_key(keys, keys, 12.0).unwrap()),
+            Box::new(CuckooFilter::for_bits_per_key(keys, 12.0).unwrap()),
+        ];
+        for mut filter in filters {
+            let start = Instant::now();
+            let mut refused = 0;
+            support::members(keys, |hashes| {
+                refused += hashes
+                    .iter()
+                    .filter(|hash| filter.insert(**hash).is_err())
+                    .count();
+            });
+            let build = start.elapsed().as_secs_f64() * 1e9 / keys as f64;
+            println!(
+                "textbook build/{}/{size}: {build:.1} ns a key, {refused} refused",
+                filter.name()
+            );
+            let mut batches = Batches::new();
+            let mut bitmap = vec![0u64; BATCH / 64];
+            let batch = || batches.misses().to_vec();
+            let name = format!("probe miss, {}", filter.name());
+            on_batches(&mut group, &name, size, batch, |hashes| {
+                support::to_bitmap(hashes, &mut bitmap, |hash| filter.contains(hash));
+            });
+        }
+    }
+}
+
 fn merge_and_fold(criterion: &mut Criterion) {
     let mut group = group(criterion, "merge and fold");
     for (size, blocks) in SIZES {
@@ -184,5 +225,5 @@ fn merge_and_fold(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, build, probe, merge_and_fold);
+criterion_group!(benches, build, probe, textbook, merge_and_fold);
 criterion_main!(benches);
