@@ -45,7 +45,9 @@ pub enum SizeError {
     },
     /// The filter would be larger than this crate allows.
     #[error(
-        "a filter of {bytes} bytes is beyond the limit of {limit}; ask for fewer items, fewer bits a key or a higher false positive probability"
+        "a filter of {:.1} GB is beyond the limit of {:.1} GB; ask for fewer items, fewer bits a key or a higher false positive probability",
+        *bytes as f64 / 1e9,
+        *limit as f64 / 1e9
     )]
     TooLarge {
         /// Bytes needed, `u64::MAX` if more than that.
@@ -54,7 +56,7 @@ pub enum SizeError {
         limit: u64,
     },
     /// The memory could not be had.
-    #[error("no memory for a filter of {bytes} bytes; ask for fewer items or free some memory")]
+    #[error("no memory for a filter of {bytes} bytes; free some, or ask for fewer items")]
     OutOfMemory {
         /// Bytes needed.
         bytes: u64,

@@ -18,15 +18,15 @@ pub(crate) struct Args {
     pub(crate) items: u64,
 
     /// False positive probability to size for, between 0 and 1 [default: 0.01]
-    #[arg(long, conflicts_with = "bits_per_key", value_parser = fpp)]
+    #[arg(long, conflicts_with = "bits_per_key", value_parser = fpp, allow_negative_numbers = true)]
     fpp: Option<f64>,
 
     /// Memory to size for, in bits a key
-    #[arg(long, value_parser = bits_per_key)]
+    #[arg(long, value_parser = bits_per_key, allow_negative_numbers = true)]
     bits_per_key: Option<f64>,
 
     /// Overfill the filters up to this many times the keys they were sized for, 1 to 100
-    #[arg(long, default_value_t = 2.0, value_parser = overfill)]
+    #[arg(long, default_value_t = 2.0, value_parser = overfill, allow_negative_numbers = true)]
     pub(crate) overfill: f64,
 
     /// Whole bits a key to sweep, first and last
