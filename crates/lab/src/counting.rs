@@ -1,6 +1,6 @@
 //! The counting Bloom filter.
 
-use crate::double_hashing::positions;
+use crate::double_hashing::{Probing, positions};
 use crate::error::{InsertError, SizeError};
 use crate::filter::{Membership, Removable};
 use crate::memory::PackedCells;
@@ -61,7 +61,7 @@ impl Membership for CountingBloom {
     }
 
     fn insert(&mut self, hash: u64) -> Result<(), InsertError> {
-        for cell in positions(hash, self.len, self.hashes) {
+        for cell in positions(hash, self.len, self.hashes, Probing::Double) {
             let count = self.counters.get(cell);
             if count < SATURATED {
                 self.counters.replace(cell, count + 1);
@@ -71,7 +71,8 @@ impl Membership for CountingBloom {
     }
 
     fn contains(&self, hash: u64) -> bool {
-        positions(hash, self.len, self.hashes).all(|cell| self.counters.get(cell) > 0)
+        positions(hash, self.len, self.hashes, Probing::Double)
+            .all(|cell| self.counters.get(cell) > 0)
     }
 
     fn byte_len(&self) -> usize {
@@ -88,7 +89,7 @@ impl Removable for CountingBloom {
         if !self.contains(hash) {
             return false;
         }
-        for cell in positions(hash, self.len, self.hashes) {
+        for cell in positions(hash, self.len, self.hashes, Probing::Double) {
             let count = self.counters.get(cell);
             // Zero only if a false positive is removed that meets a cell twice.
             if 0 < count && count < SATURATED {

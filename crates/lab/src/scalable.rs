@@ -1,6 +1,7 @@
 //! The scalable Bloom filter.
 
 use crate::classic::ClassicBloom;
+use crate::double_hashing::Probing;
 use crate::error::{InsertError, SizeError};
 use crate::filter::Membership;
 use crate::sizing::{self, Sizing};
@@ -86,7 +87,7 @@ impl ScalableBloom {
         let first = plan.layer(0)?;
         Ok(Self {
             plan,
-            layers: vec![ClassicBloom::new(first)?],
+            layers: vec![layer_of(first)?],
             full_at: ones_when_full(&first),
         })
     }
@@ -119,7 +120,7 @@ impl Membership for ScalableBloom {
             return last.insert(hash);
         }
         let sizing = self.plan.layer(self.layers.len())?;
-        let mut next = ClassicBloom::new(sizing)?;
+        let mut next = layer_of(sizing)?;
         next.insert(hash)?;
         self.layers.push(next);
         self.full_at = ones_when_full(&sizing);
@@ -142,6 +143,11 @@ impl Membership for ScalableBloom {
         }
         1.0 - absent
     }
+}
+
+/// Layers are small and tight, just where plain double hashing would break the bound.
+fn layer_of(sizing: Sizing) -> Result<ClassicBloom, SizeError> {
+    ClassicBloom::with_probing(sizing, Probing::Enhanced)
 }
 
 /// The bits that as many keys as it was sized for are expected to set: `m (1 - e^(-kn/m))`.

@@ -82,3 +82,11 @@ fn a_scalable_filter_keeps_a_loose_bound_as_well() {
         assert!(measured <= bound, "{measured} {bound}");
     }
 }
+
+#[test]
+fn a_scalable_filter_keeps_a_tight_bound_from_a_small_first_layer() {
+    let filter = filled(ScalableBloom::new(500, 0.001).unwrap(), ITEMS);
+    let measured = measured_fpp(&filter);
+    // 2000 hits are expected, so 5 % is more than two standard deviations.
+    assert!(measured <= 0.001 * 1.05, "{measured}");
+}

@@ -25,6 +25,10 @@ const QUOTED_BITS_PER_KEY: f64 = 10.0;
 /// The sweep is about bits a key. How many keys changes nothing but the time it takes.
 const MAX_SWEEP_ITEMS: u64 = 100_000;
 
+/// At a fraction of a bit a key, filters fit in memory for any number of keys; filling them would not
+/// end.
+const MAX_KEYS: f64 = 4e9;
+
 fn main() -> ExitCode {
     match run(&Args::parse(), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,6 +47,9 @@ fn run(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     if !args.no_plot {
         plot::check_folder(&args.out)?;
     }
+    if args.items as f64 * args.overfill > MAX_KEYS {
+        return Err("filling that many keys would take hours; lower --items or --overfill".into());
+    }
     // Without the simplest of them there is nothing to compare with.
     drop(ClassicBloom::new(sizing)?);
 
@@ -55,7 +62,7 @@ fn run(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         runs.push((kind, run));
     }
 
-    report::fill_legend(out)?;
+    report::fill_legend(out, &sizing)?;
 
     report::overfill_heading(out, args.overfill)?;
     for (kind, run) in &runs {

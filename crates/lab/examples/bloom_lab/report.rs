@@ -6,6 +6,12 @@ use runtime_filter_lab::Sizing;
 
 use crate::measure::{Kind, Run, SCALABLE_STARTS_AT, Sample, Target};
 
+/// What double hashing adds to the FPP, times m: see `ClassicBloom`.
+const DOUBLE_HASHING_EXCESS: f64 = 1.5;
+
+/// Share of the expected FPP from which on that is told.
+const NOTEWORTHY: f64 = 0.05;
+
 pub(crate) fn sizing(out: &mut impl Write, sizing: &Sizing, target: Target) -> io::Result<()> {
     let items = grouped(sizing.items());
     writeln!(out, "Bloom filter for {items} keys, {target}")?;
@@ -16,8 +22,8 @@ pub(crate) fn sizing(out: &mut impl Write, sizing: &Sizing, target: Target) -> i
     writeln!(out, "  memory        {bytes}")?;
     writeln!(
         out,
-        "  expected FPP  {:.4} %",
-        sizing.expected_fpp() * 100.0
+        "  expected FPP  {} %",
+        digits(sizing.expected_fpp() * 100.0, 4)
     )?;
     out.flush()
 }
@@ -57,14 +63,25 @@ pub(crate) fn fill_row(
     out.flush()
 }
 
-pub(crate) fn fill_legend(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn fill_legend(out: &mut impl Write, sizing: &Sizing) -> io::Result<()> {
     writeln!(
         out,
         "
 counting  4 bits a counter
 scalable  starts with room for a {SCALABLE_STARTS_AT}th of the keys
 ±         one standard deviation, from the number of lookups"
-    )
+    )?;
+    let excess = DOUBLE_HASHING_EXCESS / sizing.bits() as f64;
+    if excess > NOTEWORTHY * sizing.expected_fpp() {
+        writeln!(
+            out,
+            "
+The formula does not hold for so small a filter: double hashing adds up to about 1.5/m,
+here {}, in classic and counting filters.",
+            percent(excess)
+        )?;
+    }
+    Ok(())
 }
 
 pub(crate) fn overfill_heading(out: &mut impl Write, overfill: f64) -> io::Result<()> {
@@ -142,8 +159,8 @@ pub(crate) fn sweep_row(
                 out,
                 "{:>6.1}{:>8}{:>8}",
                 sample.bits_per_key,
-                three_digits(sample.expected * 100.0),
-                three_digits(sample.measured * 100.0)
+                digits(sample.expected * 100.0, 3),
+                digits(sample.measured * 100.0, 3)
             )?,
             None => write!(out, "{:>6}{:>8}{:>8}", "-", "-", "-")?,
         }
@@ -175,29 +192,37 @@ fn ratio(sample: &Sample) -> String {
     }
     let ratio = sample.measured / sample.expected;
     let deviation = ratio * ((1.0 - sample.measured) / sample.hits as f64).sqrt();
+    if ratio >= 100.0 {
+        return format!("{ratio:.0}");
+    }
     format!("{ratio:.3} ± {deviation:.3}")
 }
 
 /// As short as possible, for round numbers.
 pub(crate) fn plain_percent(share: f64) -> String {
-    // Times 100 leaves digits that were not there.
-    format!("{} %", (share * 100.0 * 1e9).round() / 1e9)
+    let exact = share * 100.0;
+    // Times 100 can add a last digit that was not there.
+    let percent = format!("{exact:.12e}").parse().unwrap_or(exact);
+    if percent < 1e-6 {
+        return format!("{percent:e} %");
+    }
+    format!("{percent} %")
 }
 
 fn percent(share: f64) -> String {
-    format!("{} %", three_digits(share * 100.0))
+    format!("{} %", digits(share * 100.0, 3))
 }
 
-/// Three significant digits, without an exponent while that is readable.
-fn three_digits(value: f64) -> String {
+/// Significant digits, without an exponent while that is readable.
+fn digits(value: f64, significant: i32) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
-    let magnitude = value.abs().log10().floor();
-    if magnitude < -6.0 {
-        return format!("{value:.0e}");
+    let magnitude = value.abs().log10().floor() as i32;
+    if magnitude < -3 {
+        return format!("{value:.1e}");
     }
-    let decimals = (2.0 - magnitude).max(0.0) as usize;
+    let decimals = (significant - 1 - magnitude).max(0) as usize;
     format!("{value:.decimals$}")
 }
 
