@@ -47,11 +47,11 @@ fn run(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     if !args.no_plot {
         plot::check_folder(&args.out)?;
     }
+    // Without the simplest of them there is nothing to compare with.
+    drop(ClassicBloom::new(sizing)?);
     if args.items as f64 * args.overfill > MAX_KEYS {
         return Err("filling that many keys would take hours; lower --items or --overfill".into());
     }
-    // Without the simplest of them there is nothing to compare with.
-    drop(ClassicBloom::new(sizing)?);
 
     let lab = Lab::new(args.probes, args.seed);
     report::fill_heading(out, args.probes)?;
