@@ -1,13 +1,14 @@
 //! The finished filter: which probe rows may have a partner on the build side.
 
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
-use runtime_filter_bloom::{BloomError, BloomFilter, geometry, geometry_for, largest_within};
+use runtime_filter_bloom::{BloomError, BloomFilter, geometry};
 
 use crate::error::DecodeError;
 use crate::hash::{HASH_SCHEME, canonical_slice};
 use crate::key_set::KeySet;
 use crate::partial::{Keys, Partial, check_hash_id, hash_id};
 use crate::rice;
+use crate::sizing::{self, Form, KeyFacts};
 use crate::wire::{self, Header};
 
 const MAGIC: [u8; 4] = *b"RFFL";
@@ -95,34 +96,40 @@ impl RuntimeFilter {
     ///
     /// [`BloomError::OutOfMemory`] if the memory for the filter cannot be had.
     pub fn from_partial(partial: Partial, policy: &SizingPolicy) -> Result<Self, BloomError> {
+        let form = sizing::for_target(&KeyFacts::of(&partial, policy), policy).form;
+        Self::in_form(partial, form)
+    }
+
+    /// The filter for all the rows that `partial` saw, made as `form` says.
+    ///
+    /// Holds every key whatever `form` is: one that the keys do not fit is replaced by the next that
+    /// they do. Keys that are not known one by one cannot be listed, and are folded to the smallest size
+    /// of at least what was asked for; no size exceeds that of the partial.
+    ///
+    /// # Errors
+    ///
+    /// [`BloomError::OutOfMemory`] if the memory for the filter cannot be had.
+    pub fn in_form(partial: Partial, form: Form) -> Result<Self, BloomError> {
         let seed = partial.seed();
         let (rows, has_null_key) = (partial.rows(), partial.has_null());
         let distinct_keys = partial.distinct_keys();
-        let wanted = geometry_for(distinct_keys, policy.target_fpp, policy.max_bytes);
-        let content = match partial.into_keys() {
-            Keys::Sparse(hashes) if hashes.is_empty() => Content::Empty,
-            Keys::Sparse(hashes)
-                if hashes.len() <= policy.max_exact_keys
-                    && hashes.len().saturating_mul(8) <= policy.max_bytes =>
-            {
-                Content::of_keys(hashes)
-            }
-            Keys::Sparse(hashes) => {
-                let mut filter = BloomFilter::with_blocks(wanted, hash_id(seed))?;
+        let content = match (partial.into_keys(), form) {
+            (Keys::Sparse(hashes), _) if hashes.is_empty() => Content::Empty,
+            (Keys::Sparse(hashes), Form::Keys | Form::Empty) => Content::of_keys(hashes),
+            (Keys::Sparse(hashes), Form::Bloom(blocks)) => {
+                let blocks = geometry::largest_at_most(blocks);
+                let mut filter = BloomFilter::with_blocks(blocks, hash_id(seed))?;
                 filter.insert_hashes(&hashes);
                 Content::Bloom(filter)
             }
-            Keys::Dense(filter) if filter.is_empty() => Content::Empty,
-            Keys::Dense(filter) => {
-                let limit = largest_within(policy.max_bytes);
-                let allowed =
-                    || geometry::fold_sizes(filter.blocks()).filter(|&size| size <= limit);
-                let size = allowed().find(|&size| size >= wanted).or(allowed().last());
-                match size.filter(|&size| size < filter.blocks()) {
+            (Keys::Dense(filter), _) if filter.is_empty() => Content::Empty,
+            (Keys::Dense(filter), Form::Bloom(blocks)) if blocks < filter.blocks() => {
+                match geometry::fold_sizes(filter.blocks()).find(|&size| size >= blocks) {
                     Some(size) => Content::Bloom(filter.fold_to(size)?),
                     None => Content::Bloom(filter),
                 }
             }
+            (Keys::Dense(filter), _) => Content::Bloom(filter),
         };
         Ok(Self {
             rows,

@@ -2,6 +2,7 @@
 //!
 //! - [`hash`]: key columns to one 64-bit hash a row, the same in every process.
 //! - [`partial`]: what one task saw of the build side; partials merge exactly.
+//! - [`sizing`]: which form of a filter is expected to move the fewest bytes.
 //! - [`filter`]: the finished filter, with NULL semantics and an encoded form.
 //! - [`error`]: everything that can go wrong.
 //!
@@ -14,6 +15,7 @@ pub mod hash;
 mod key_set;
 pub mod partial;
 mod rice;
+pub mod sizing;
 mod wire;
 
 pub use error::{DecodeError, HashError, UnsupportedKey};

@@ -120,7 +120,7 @@ fn a_dense_partial_is_folded_to_what_its_keys_need() {
     let folded = filter_of(7 << 8, &keys, false, &policy);
     assert_eq!(folded.kind(), FilterKind::Bloom);
     assert!(folded.estimated_fpp() <= 0.055);
-    assert_eq!(geometry_for(12_000, 0.05, LIMIT), 384);
+    assert_eq!(runtime_filter_bloom::geometry_for(12_000, 0.05, LIMIT), 384);
     assert_eq!(
         folded.byte_len(),
         48 + runtime_filter_bloom::HEADER_LEN + 448 * 32
