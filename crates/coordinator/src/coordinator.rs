@@ -109,6 +109,8 @@ impl ClusterCoordinator for Coordinator {
             .unwrap_or_default();
         let id = active.id();
         let hub = Arc::clone(active.hub());
+        // Their probes come only once the build side is read, when the filter is sized.
+        hub.expect_receivers(urls.len());
         self.hubs.insert(id.sequence, Arc::clone(&hub));
         // Before the first await: a query that is cancelled while it begins ends, too.
         let links: Arc<Mutex<Vec<Arc<Link>>>> = Arc::default();

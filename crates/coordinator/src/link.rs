@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use runtime_filter_exchange::wire::{self, WireError, proto};
-use runtime_filter_exchange::{ExecutionId, Hub, PassAllReason, Verdict, VerdictSink};
+use runtime_filter_exchange::{Announcement, ExecutionId, Hub, PassAllReason, VerdictSink};
 use tokio::sync::mpsc::{self, UnboundedSender, WeakUnboundedSender};
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -281,11 +281,11 @@ struct Sink {
 }
 
 impl VerdictSink for Sink {
-    fn deliver(&self, filter: u32, verdict: &Verdict) -> u64 {
+    fn deliver(&self, filter: u32, announcement: &Announcement) -> u64 {
         let Some(outbound) = self.outbound.upgrade() else {
             return 0;
         };
-        let message = wire::verdict(self.sequence, filter, verdict);
+        let message = wire::verdict(self.sequence, filter, announcement);
         let bytes = wire::wire_len(&message);
         if outbound.send(message).is_ok() {
             bytes

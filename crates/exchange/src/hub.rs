@@ -4,16 +4,16 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::decide::{FilterPolicy, build, weigh};
+use crate::decide::{Basis, FilterPolicy, decide};
 use crate::merge::{Merge, Step, TaskReport};
 use crate::registry::ExecutionSettings;
-use crate::verdict::{PassAllReason, Verdict};
+use crate::verdict::{Announcement, PassAllReason, Verdict};
 
 /// A process with probes, as the hub sees it.
 pub trait VerdictSink: Send + Sync {
     /// Hands over the verdict of one filter. Must not block.
     /// Returns the bytes put on a network, zero in one process.
-    fn deliver(&self, filter: u32, verdict: &Verdict) -> u64;
+    fn deliver(&self, filter: u32, announcement: &Announcement) -> u64;
 
     /// Whether a delivered filter crosses a network.
     fn is_remote(&self) -> bool;
@@ -32,6 +32,13 @@ pub struct FilterRecord {
     pub distinct_keys: Option<u64>,
     /// `None` while tasks are missing.
     pub verdict: Option<Verdict>,
+    /// What the verdict was based on; `None` unless the keys were complete.
+    pub basis: Option<Basis>,
+    /// Remote processes that were sent a filter.
+    pub receivers: u64,
+    /// Remote processes that were told to pass all, because the copies sent before had used up what
+    /// the filter may cost.
+    pub receivers_refused: u64,
 }
 
 /// What it takes to compute the verdict of one filter.
@@ -59,6 +66,37 @@ impl FilterMerge {
 struct FilterState {
     record: FilterRecord,
     receivers: HashMap<u64, Arc<dyn VerdictSink>>,
+    /// What is left of the bytes that copies of the filter may cost; `None` for any number.
+    budget: Option<f64>,
+    /// The verdict, for those who come later.
+    announcement: Option<Announcement>,
+}
+
+impl FilterState {
+    /// Sends one receiver the verdict, or a pass-all where the filter would cost more than it may.
+    /// Returns the bytes put on a network.
+    fn tell(&mut self, sink: &dyn VerdictSink, announcement: &Announcement) -> u64 {
+        let filter = self.record.id;
+        let Verdict::Filter(runtime_filter) = announcement.verdict() else {
+            return sink.deliver(filter, announcement);
+        };
+        if !sink.is_remote() {
+            return sink.deliver(filter, announcement);
+        }
+        if let Some(left) = &mut self.budget {
+            let bytes = runtime_filter.byte_len() as f64;
+            // Those that the filter was sized for are weighed already.
+            let foreseen = self.record.basis.map_or(0, |basis| basis.receivers as u64);
+            if self.record.receivers >= foreseen && bytes > *left {
+                self.record.receivers_refused += 1;
+                let refusal = Verdict::PassAll(PassAllReason::TooLarge);
+                return sink.deliver(filter, &Announcement::new(refusal));
+            }
+            *left -= bytes;
+        }
+        self.record.receivers += 1;
+        sink.deliver(filter, announcement)
+    }
 }
 
 #[derive(Default)]
@@ -66,6 +104,8 @@ struct HubState {
     filters: BTreeMap<u32, FilterState>,
     bytes_up: u64,
     bytes_down: u64,
+    /// Processes that are expected to subscribe over a network.
+    expected_receivers: usize,
     closed: bool,
 }
 
@@ -81,17 +121,28 @@ impl HubState {
     }
 
     /// Tells everyone the verdict, unless there is one already.
-    fn publish(&mut self, filter: u32, verdict: &Verdict) {
+    fn publish(&mut self, filter: u32, announcement: &Announcement) {
         let Some(state) = self.undecided(filter) else {
             return;
         };
-        state.record.verdict = Some(verdict.clone());
-        let sent: u64 = state
-            .receivers
-            .values()
-            .map(|receiver| receiver.deliver(filter, verdict))
+        state.record.verdict = Some(announcement.verdict().clone());
+        state.announcement = Some(announcement.clone());
+        let receivers: Vec<_> = state.receivers.values().cloned().collect();
+        let sent: u64 = receivers
+            .iter()
+            .map(|receiver| state.tell(receiver.as_ref(), announcement))
             .sum();
         self.bytes_down += sent;
+    }
+
+    /// Processes that a filter will be sent to over a network, as far as one can tell: those that asked
+    /// for it, and those that can be expected to.
+    fn remote_receivers(&self, filter: u32) -> usize {
+        let subscribed = self.filters.get(&filter).map_or(0, |state| {
+            let remote = state.receivers.values().filter(|sink| sink.is_remote());
+            remote.count()
+        });
+        subscribed.max(self.expected_receivers)
     }
 }
 
@@ -128,9 +179,17 @@ impl Hub {
                 build_rows: 0,
                 distinct_keys: None,
                 verdict: None,
+                basis: None,
+                receivers: 0,
+                receivers_refused: 0,
             };
-            let receivers = HashMap::new();
-            filters.insert(id, FilterState { record, receivers });
+            let state = FilterState {
+                record,
+                receivers: HashMap::new(),
+                budget: policy.budget(),
+                announcement: None,
+            };
+            filters.insert(id, state);
             let merge = Mutex::new(Merge::new(settings.cap_blocks(), settings.seed));
             merges.insert(id, FilterMerge { policy, merge });
         }
@@ -149,6 +208,13 @@ impl Hub {
         &self.settings
     }
 
+    /// So many processes take part over a network. Their probes subscribe when the engine polls them,
+    /// which is mostly after the build side has ended and the filter is decided on: it is sized for all
+    /// of them, whether they have asked or not.
+    pub fn expect_receivers(&self, processes: usize) {
+        self.lock().expected_receivers = processes;
+    }
+
     // What a panic leaves behind is safe to go on with: nothing is computed under this
     // lock, and a verdict is set before it is told.
     fn lock(&self) -> MutexGuard<'_, HubState> {
@@ -162,19 +228,23 @@ impl Hub {
         if state.closed {
             return;
         }
-        let verdict = match state.filters.get_mut(&filter) {
-            None => Some(Verdict::PassAll(PassAllReason::Malformed)),
+        let sent = match state.filters.get_mut(&filter) {
+            None => {
+                let unknown = Verdict::PassAll(PassAllReason::Malformed);
+                sink.deliver(filter, &Announcement::new(unknown))
+            }
             Some(filter_state) => match filter_state.receivers.entry(receiver) {
                 Entry::Occupied(_) => return,
                 Entry::Vacant(entry) => {
                     entry.insert(Arc::clone(&sink));
-                    filter_state.record.verdict.clone()
+                    match filter_state.announcement.clone() {
+                        Some(announcement) => filter_state.tell(sink.as_ref(), &announcement),
+                        None => 0,
+                    }
                 }
             },
         };
-        if let Some(verdict) = verdict {
-            state.bytes_down += sink.deliver(filter, &verdict);
-        }
+        state.bytes_down += sent;
     }
 
     /// A build task has reported.
@@ -195,20 +265,31 @@ impl Hub {
             .merge
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if self.lock().undecided(filter).is_none() {
-            return;
-        }
+        let remote = {
+            let mut state = self.lock();
+            if state.undecided(filter).is_none() {
+                return;
+            }
+            state.remote_receivers(filter)
+        };
         let rows = report.outcome.as_ref().map_or(0, |partial| partial.rows());
         let before = merge.tasks_arrived();
         let step = merge.offer(report);
         let arrived = merge.tasks_arrived() > before;
-        let mut distinct_keys = None;
-        let built = match step {
+        let (mut distinct_keys, mut basis) = (None, None);
+        let announcement = match step {
             Step::Pending | Step::Ignored => None,
-            Step::PassAll(reason) => Some(Err(reason)),
+            Step::PassAll(reason) => Some(Announcement::new(Verdict::PassAll(reason))),
             Step::Complete(keys) => {
                 distinct_keys = Some(keys.distinct_keys());
-                Some(build(*keys, policy))
+                let decision = decide(*keys, policy, remote);
+                basis = Some(decision.basis);
+                let announcement = Announcement::new(decision.verdict);
+                if remote > 0 {
+                    // Here, where no one else waits; whoever sends it takes what is there.
+                    let _ = announcement.encoded_filter();
+                }
+                Some(announcement)
             }
         };
 
@@ -221,14 +302,9 @@ impl Hub {
             filter_state.record.build_rows += rows;
         }
         filter_state.record.distinct_keys = distinct_keys;
-        if let Some(built) = built {
-            // Counted only now: a process that subscribed meanwhile is sent the filter, too.
-            let remote = filter_state
-                .receivers
-                .values()
-                .filter(|receiver| receiver.is_remote())
-                .count();
-            state.publish(filter, &weigh(built, policy, remote));
+        filter_state.record.basis = basis;
+        if let Some(announcement) = announcement {
+            state.publish(filter, &announcement);
         }
     }
 
@@ -238,7 +314,7 @@ impl Hub {
         let failed = |id: &u32| filter.is_none_or(|filter| filter == *id);
         let mut state = self.lock();
         for id in self.merges.keys().filter(|id| failed(id)) {
-            state.publish(*id, &Verdict::PassAll(reason));
+            state.publish(*id, &Announcement::new(Verdict::PassAll(reason)));
         }
         drop(state);
         for (_, filter_merge) in self.merges.iter().filter(|(id, _)| failed(id)) {

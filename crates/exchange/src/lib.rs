@@ -10,7 +10,7 @@
 //! | [`id`] | how executions are named |
 //! | [`verdict`] | what a probe can be told |
 //! | [`merge`] | when a filter is complete (pure state machine) |
-//! | [`decide`] | whether a complete filter is worth sending (pure) |
+//! | [`decide`] | whether a complete filter is worth sending, and in which form (pure) |
 //! | [`hub`] | the coordinator's side of one execution |
 //! | [`registry`] | the state of a process that runs build and probe nodes |
 //! | [`in_process`] | the transport without a network |
@@ -30,10 +30,10 @@ mod testing;
 pub mod verdict;
 pub mod wire;
 
-pub use decide::FilterPolicy;
+pub use decide::{Basis, Decision, FilterPolicy, ForcedForm, SizeRule};
 pub use hub::{FilterRecord, Hub, VerdictSink};
 pub use id::ExecutionId;
 pub use in_process::{ActiveExecution, ExecutionRequest, InProcessExchange};
 pub use merge::{Merge, Step, TaskReport};
 pub use registry::{BuildTask, Execution, ExecutionSettings, Registry, Uplink};
-pub use verdict::{PassAllReason, Verdict};
+pub use verdict::{Announcement, PassAllReason, Verdict};

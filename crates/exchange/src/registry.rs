@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::id::ExecutionId;
 use crate::merge::TaskReport;
-use crate::verdict::{PassAllReason, Verdict};
+use crate::verdict::{Announcement, PassAllReason, Verdict};
 
 /// What every process of one execution must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -388,9 +388,9 @@ impl Execution {
 pub(crate) struct LocalSink(pub(crate) Weak<Execution>);
 
 impl crate::hub::VerdictSink for LocalSink {
-    fn deliver(&self, filter: u32, verdict: &Verdict) -> u64 {
+    fn deliver(&self, filter: u32, announcement: &Announcement) -> u64 {
         if let Some(execution) = self.0.upgrade() {
-            execution.deliver(filter, verdict.clone());
+            execution.deliver(filter, announcement.verdict().clone());
         }
         0
     }

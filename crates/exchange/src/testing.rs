@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use runtime_filter_core::{Partial, PartialBuilder, SizingPolicy};
 
-use crate::decide::FilterPolicy;
+use crate::decide::{FilterPolicy, SizeRule};
 use crate::hub::VerdictSink;
 use crate::id::ExecutionId;
 use crate::merge::TaskReport;
 use crate::registry::{ExecutionSettings, Uplink};
-use crate::verdict::{PassAllReason, Verdict};
+use crate::verdict::{Announcement, PassAllReason, Verdict};
 
 /// 64 KiB a filter, that is 2048 blocks.
 pub(crate) const SETTINGS: ExecutionSettings = ExecutionSettings {
@@ -56,12 +56,14 @@ pub(crate) fn unknown(task_index: u32, task_count: u32, reason: PassAllReason) -
 pub(crate) fn policy(id: u32) -> FilterPolicy {
     FilterPolicy {
         id,
+        rule: SizeRule::Fixed,
         sizing: SizingPolicy {
             target_fpp: 0.005,
             max_bytes: SETTINGS.max_filter_bytes,
             max_exact_keys: 256,
         },
         probe_bytes: None,
+        probe_keys: None,
         max_cost_share: 0.5,
         force: false,
     }
@@ -95,6 +97,8 @@ pub(crate) struct RecordingSink {
     /// Bytes that each delivery puts on a network; zero for a sink of this process.
     pub(crate) bytes: u64,
     delivered: Mutex<Vec<(u32, Verdict)>>,
+    /// The encoded filters, of a sink that is remote.
+    encoded: Mutex<Vec<bytes::Bytes>>,
 }
 
 impl RecordingSink {
@@ -113,6 +117,11 @@ impl RecordingSink {
         self.delivered.lock().unwrap().clone()
     }
 
+    /// The encoded filters that came.
+    pub(crate) fn encoded(&self) -> Vec<bytes::Bytes> {
+        self.encoded.lock().unwrap().clone()
+    }
+
     /// The one verdict that came.
     pub(crate) fn only(&self) -> Verdict {
         let delivered = self.delivered();
@@ -122,11 +131,13 @@ impl RecordingSink {
 }
 
 impl VerdictSink for RecordingSink {
-    fn deliver(&self, filter: u32, verdict: &Verdict) -> u64 {
-        self.delivered
-            .lock()
-            .unwrap()
-            .push((filter, verdict.clone()));
+    fn deliver(&self, filter: u32, announcement: &Announcement) -> u64 {
+        let verdict = announcement.verdict().clone();
+        self.delivered.lock().unwrap().push((filter, verdict));
+        if self.is_remote() {
+            let encoded = announcement.encoded_filter();
+            self.encoded.lock().unwrap().extend(encoded);
+        }
         self.bytes
     }
 

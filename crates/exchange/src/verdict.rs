@@ -1,7 +1,9 @@
 //! What a probe is told.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
 
 use runtime_filter_core::{BloomError, RuntimeFilter};
 
@@ -12,6 +14,50 @@ pub enum Verdict {
     Filter(Arc<RuntimeFilter>),
     /// Every row passes.
     PassAll(PassAllReason),
+}
+
+/// A verdict on its way to all its receivers, which share one encoded form of the filter.
+#[derive(Debug, Clone)]
+pub struct Announcement {
+    verdict: Verdict,
+    encoded: Arc<OnceLock<Bytes>>,
+}
+
+impl Announcement {
+    /// An announcement that is not encoded yet.
+    pub fn new(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            encoded: Arc::default(),
+        }
+    }
+
+    /// What is announced.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// The encoded filter, or the reason for passing all. Encodes in the first call, of all clones
+    /// together.
+    ///
+    /// # Errors
+    /// The reason, if there is no filter.
+    pub fn encoded_filter(&self) -> Result<Bytes, PassAllReason> {
+        match &self.verdict {
+            Verdict::PassAll(reason) => Err(*reason),
+            Verdict::Filter(filter) => Ok(Bytes::clone(self.encoded.get_or_init(|| {
+                let mut bytes = Vec::with_capacity(filter.byte_len());
+                filter.encode(&mut bytes);
+                bytes.into()
+            }))),
+        }
+    }
+
+    /// Whether the filter has been encoded.
+    #[cfg(test)]
+    pub(crate) fn is_encoded(&self) -> bool {
+        self.encoded.get().is_some()
+    }
 }
 
 macro_rules! pass_all_reasons {

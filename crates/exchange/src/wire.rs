@@ -8,7 +8,7 @@ use runtime_filter_core::{HASH_SCHEME, Partial, RuntimeFilter};
 use crate::id::ExecutionId;
 use crate::merge::TaskReport;
 use crate::registry::ExecutionSettings;
-use crate::verdict::{PassAllReason, Verdict};
+use crate::verdict::{Announcement, PassAllReason, Verdict};
 
 /// The generated messages, client and server of `proto/runtime_filter.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all, rust_2018_idioms)]
@@ -186,14 +186,10 @@ pub fn read_partial(partial: &proto::Partial, settings: &ExecutionSettings) -> T
 }
 
 /// The coordinator has decided on a filter.
-pub fn verdict(sequence: u64, filter: u32, verdict: &Verdict) -> proto::ToWorker {
-    let outcome = match verdict {
-        Verdict::Filter(runtime_filter) => {
-            let mut bytes = Vec::with_capacity(runtime_filter.byte_len());
-            runtime_filter.encode(&mut bytes);
-            proto::verdict::Outcome::RuntimeFilter(bytes)
-        }
-        Verdict::PassAll(reason) => proto::verdict::Outcome::PassAll(reason.code()),
+pub fn verdict(sequence: u64, filter: u32, announcement: &Announcement) -> proto::ToWorker {
+    let outcome = match announcement.encoded_filter() {
+        Ok(bytes) => proto::verdict::Outcome::RuntimeFilter(bytes),
+        Err(reason) => proto::verdict::Outcome::PassAll(reason.code()),
     };
     to_worker(proto::to_worker::Message::Verdict(proto::Verdict {
         sequence,

@@ -426,3 +426,96 @@ fn whatever_the_threads_do_each_receiver_gets_one_verdict() {
         assert_eq!(hub.traffic(), (0, 40));
     }
 }
+
+fn weighed(probe_bytes: u64) -> Arc<Hub> {
+    let policy = FilterPolicy {
+        probe_bytes: Some(probe_bytes),
+        max_cost_share: 0.5,
+        ..policy(1)
+    };
+    Arc::new(Hub::new(SETTINGS, vec![policy]))
+}
+
+#[test]
+fn receivers_that_come_after_the_verdict_are_weighed_too() {
+    // Two copies of 69 bytes are paid for, a third is not.
+    let hub = weighed(276);
+    hub.subscribe(1, 0, RecordingSink::remote(69));
+    hub.report(1, report(0, 1, &[1, 2, 3]));
+    let (second, third) = (RecordingSink::remote(69), RecordingSink::remote(69));
+    let local = RecordingSink::local();
+    hub.subscribe(1, 1, Arc::clone(&second) as _);
+    hub.subscribe(1, 2, Arc::clone(&third) as _);
+    hub.subscribe(1, 3, Arc::clone(&local) as _);
+    assert_eq!(passing(&second.only()), [1, 2, 3]);
+    assert_eq!(reason(&third.only()), PassAllReason::TooLarge);
+    assert_eq!(passing(&local.only()), [1, 2, 3], "costs nothing");
+    let record = record(&hub, 1);
+    assert_eq!((record.receivers, record.receivers_refused), (2, 1));
+    assert!(matches!(record.verdict, Some(Verdict::Filter(_))));
+}
+
+#[test]
+fn a_filter_is_weighed_for_those_that_are_expected() {
+    for (processes, sent) in [(2, true), (3, false)] {
+        let hub = weighed(276);
+        hub.expect_receivers(processes);
+        hub.report(1, report(0, 1, &[1, 2, 3]));
+        let sink = RecordingSink::remote(69);
+        hub.subscribe(1, 0, Arc::clone(&sink) as _);
+        let record = record(&hub, 1);
+        assert_eq!(record.basis.unwrap().receivers, processes);
+        assert_eq!(record.receivers, u64::from(sent));
+        match sent {
+            true => assert_eq!(passing(&sink.only()), [1, 2, 3]),
+            false => assert_eq!(reason(&sink.only()), PassAllReason::TooLarge),
+        }
+    }
+}
+
+#[test]
+fn all_receivers_share_one_encoded_filter() {
+    let hub = hub(&[1]);
+    hub.expect_receivers(3);
+    let sinks = [1, 2, 3].map(|_| RecordingSink::remote(69));
+    hub.subscribe(1, 0, Arc::clone(&sinks[0]) as _);
+    hub.subscribe(1, 1, Arc::clone(&sinks[1]) as _);
+    hub.report(1, report(0, 1, &[1, 2, 3]));
+    hub.subscribe(1, 2, Arc::clone(&sinks[2]) as _);
+    let encoded: Vec<_> = sinks.iter().flat_map(|sink| sink.encoded()).collect();
+    assert_eq!(encoded.len(), 3);
+    for bytes in &encoded {
+        assert_eq!(bytes.len(), 69);
+        assert_eq!(bytes.as_ptr(), encoded[0].as_ptr(), "a copy");
+    }
+}
+
+/// Asks whether a filter that is delivered has been encoded before.
+#[derive(Default)]
+struct EncodedBefore(Mutex<Option<bool>>);
+
+impl VerdictSink for EncodedBefore {
+    fn deliver(&self, _: u32, announcement: &Announcement) -> u64 {
+        *self.0.lock().unwrap() = Some(announcement.is_encoded());
+        0
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_filter_is_encoded_before_the_hub_is_locked_and_only_for_a_network() {
+    let encoded_before = |processes| {
+        let hub = hub(&[1]);
+        hub.expect_receivers(processes);
+        hub.report(1, report(0, 1, &[1]));
+        let sink = Arc::new(EncodedBefore::default());
+        hub.subscribe(1, 0, Arc::clone(&sink) as _);
+        let seen = sink.0.lock().unwrap().take();
+        seen
+    };
+    assert_eq!(encoded_before(1), Some(true));
+    assert_eq!(encoded_before(0), Some(false));
+}

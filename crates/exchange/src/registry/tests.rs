@@ -44,7 +44,7 @@ fn only_reason(uplink: &RecordingUplink) -> PassAllReason {
 }
 
 fn filter_verdict(hashes: &[u64]) -> Verdict {
-    crate::decide::decide(partial(hashes), &policy(5), 0)
+    crate::decide::decide(partial(hashes), &policy(5), 0).verdict
 }
 
 #[test]
@@ -538,10 +538,10 @@ fn a_local_sink_keeps_no_execution_alive() {
     let sink = LocalSink(Arc::downgrade(&execution));
     let receiver = execution.verdict(5);
     assert!(!sink.is_remote());
-    assert_eq!(sink.deliver(5, &filter_verdict(&[2])), 0);
+    assert_eq!(sink.deliver(5, &Announcement::new(filter_verdict(&[2]))), 0);
     assert_eq!(passing(&receiver.borrow().clone().unwrap()), [2]);
     registry.end(&ID, PassAllReason::Ended);
     drop(execution);
     assert!(sink.0.upgrade().is_none());
-    assert_eq!(sink.deliver(5, &filter_verdict(&[2])), 0);
+    assert_eq!(sink.deliver(5, &Announcement::new(filter_verdict(&[2]))), 0);
 }

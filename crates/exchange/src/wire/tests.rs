@@ -33,14 +33,18 @@ fn sent_partial(report: &TaskReport) -> proto::Partial {
 }
 
 fn sent_verdict(decided: &Verdict) -> proto::Verdict {
-    match sent_to_worker(&verdict(300, 5, decided)) {
+    match sent_to_worker(&verdict(300, 5, &Announcement::new(decided.clone()))) {
         proto::to_worker::Message::Verdict(verdict) => verdict,
         message => panic!("{message:?}"),
     }
 }
 
+fn pass_all(reason: PassAllReason) -> Announcement {
+    Announcement::new(Verdict::PassAll(reason))
+}
+
 fn filter_verdict(hashes: &[u64]) -> Verdict {
-    decide(partial(hashes), &policy(5), 0)
+    decide(partial(hashes), &policy(5), 0).verdict
 }
 
 #[test]
@@ -56,12 +60,12 @@ fn the_bytes_of_small_messages_are_those_of_the_contract() {
     assert_eq!(end(1).encode_to_vec(), [0x22, 2, 0x08, 1]);
     assert_eq!(interest(1, 2).encode_to_vec(), [0x1a, 4, 0x08, 1, 0x10, 2]);
     assert_eq!(
-        verdict(1, 2, &Verdict::PassAll(PassAllReason::TooLarge)).encode_to_vec(),
+        verdict(1, 2, &pass_all(PassAllReason::TooLarge)).encode_to_vec(),
         [0x1a, 6, 0x08, 1, 0x10, 2, 0x20, 7]
     );
     // A reason of code 0 is a reason all the same: a oneof has a presence.
     assert_eq!(
-        verdict(1, 2, &Verdict::PassAll(PassAllReason::Unrecognised)).encode_to_vec(),
+        verdict(1, 2, &pass_all(PassAllReason::Unrecognised)).encode_to_vec(),
         [0x1a, 6, 0x08, 1, 0x10, 2, 0x20, 0]
     );
 }
@@ -288,7 +292,7 @@ fn a_bloom_verdict_round_trips_and_is_bounded() {
     let hashes: Vec<u64> = (1..=500u64)
         .map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15))
         .collect();
-    let message = sent_verdict(&decide(partial(&hashes), &bloom, 0));
+    let message = sent_verdict(&decide(partial(&hashes), &bloom, 0).verdict);
     let Verdict::Filter(filter) = read_verdict(&message, &SETTINGS) else {
         panic!("a pass-all");
     };
@@ -332,13 +336,13 @@ fn a_verdict_that_cannot_be_trusted_passes_all() {
     };
     let filter = |bytes: &[u8]| {
         let bytes = bytes.to_vec();
-        read(Some(proto::verdict::Outcome::RuntimeFilter(bytes)))
+        read(Some(proto::verdict::Outcome::RuntimeFilter(bytes.into())))
     };
     for len in 0..bytes.len() {
         assert_eq!(filter(&bytes[..len]), PassAllReason::Malformed, "{len}");
     }
     for at in 0..bytes.len() {
-        let mut damaged = bytes.clone();
+        let mut damaged = bytes.to_vec();
         damaged[at] ^= 0x10;
         assert_eq!(filter(&damaged), PassAllReason::Malformed, "{at}");
     }
@@ -365,7 +369,7 @@ proptest! {
         prop_assert_eq!(read.outcome, Err(PassAllReason::Malformed));
         let read = read_verdict(
             &proto::Verdict {
-                outcome: Some(proto::verdict::Outcome::RuntimeFilter(bytes.clone())),
+                outcome: Some(proto::verdict::Outcome::RuntimeFilter(bytes.clone().into())),
                 ..proto::Verdict::default()
             },
             &SETTINGS,

@@ -254,8 +254,9 @@ impl RuntimeFilterScopeExec {
 fn policy(spec: &FilterSpec, options: &RuntimeFilterOptions) -> FilterPolicy {
     FilterPolicy {
         id: spec.id,
+        rule: options.size_rule(spec.id),
         sizing: runtime_filter_core::SizingPolicy {
-            target_fpp: options.target_fpp,
+            target_fpp: options.fixed_fpp(),
             max_bytes: options.max_filter_bytes,
             max_exact_keys: options.max_exact_keys,
         },
@@ -263,6 +264,8 @@ fn policy(spec: &FilterSpec, options: &RuntimeFilterOptions) -> FilterPolicy {
             .estimates
             .probe_bytes
             .map(|bytes| (bytes as f64 * WIRE_SHARE) as u64),
+        // Placement knows it where a single key column has statistics, and keeps it to itself.
+        probe_keys: None,
         max_cost_share: 1.0 - options.min_saving,
         force: options.force,
     }
