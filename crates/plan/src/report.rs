@@ -1,7 +1,7 @@
 //! What a user sees after a query: a struct, a table, a line of JSON.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,19 @@ use std::time::Duration;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, exec_datafusion_err};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::metrics::{MetricValue, MetricsSet};
 use datafusion_distributed::{
     DistributedMetricsFormat, NetworkBoundaryExt, rewrite_distributed_plan_with_metrics,
 };
-use runtime_filter_exchange::{FilterRecord, Verdict};
+use runtime_filter_core::sizing::Form;
+use runtime_filter_exchange::{Basis, FilterRecord, Verdict};
 use serde::Serialize;
 
 use crate::ledger::JoinOutcome;
-use crate::nodes::{RuntimeFilterProbeExec, RuntimeFilterScopeExec, metric};
+use crate::nodes::{
+    RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec, metric,
+};
 
 /// How long a report waits for the metrics of remote tasks. They come right after
 /// the query; those of a worker that died never come.
@@ -79,6 +83,66 @@ pub struct FilterReport {
     pub reason: Option<String>,
     /// Its probe side.
     pub probe: ProbeReport,
+    /// What the verdict was based on; `None` if the keys never were complete.
+    pub decision: Option<DecisionReport>,
+    /// Share of the probe rows without a partner that passed, by the join's own count of rows with
+    /// one. `None` where that count is not of the filter's rows: if the join read other rows than
+    /// the probes let through, if rows passed unfiltered, or if no row was without a partner.
+    pub measured_fpp: Option<f64>,
+}
+
+/// The figures that the coordinator decided by. Bytes are those on the wire, expected.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct DecisionReport {
+    /// How the form was chosen: `bytes` (the fewest expected), `local` (nothing crosses a network),
+    /// `default` (no statistics), `fixed` or `forced`.
+    pub rule: &'static str,
+    /// Remote processes that the filter was sized for.
+    pub expected_receivers: u64,
+    /// Remote processes that got it.
+    pub receivers: u64,
+    /// Remote processes that came when the copies before had used up what it may cost.
+    pub receivers_refused: u64,
+    /// Probe bytes that the filter can thin out; `None` without statistics.
+    pub probe_bytes: Option<u64>,
+    /// Share of them expected to match.
+    pub keep_rate: f64,
+    /// `bloom`, `keys` or `empty`: the form chosen, or weighed and found too dear.
+    pub kind: &'static str,
+    /// Encoded bytes of that form.
+    pub bytes: u64,
+    /// Its false positive probability by the model.
+    pub model_fpp: f64,
+    /// Bytes of all its copies; 0 if it was not sent.
+    pub sending_bytes: f64,
+    /// Copies, matching rows and false positives together; `None` without statistics.
+    pub expected_bytes: Option<f64>,
+    /// `probe_bytes` less `expected_bytes`; `None` without statistics.
+    pub expected_saving: Option<f64>,
+}
+
+impl DecisionReport {
+    fn of(record: &FilterRecord, basis: &Basis) -> Self {
+        let candidate = basis.candidate;
+        Self {
+            rule: basis.rule,
+            expected_receivers: basis.receivers as u64,
+            receivers: record.receivers,
+            receivers_refused: record.receivers_refused,
+            probe_bytes: basis.probe_bytes,
+            keep_rate: basis.keep,
+            kind: match candidate.form {
+                Form::Empty => "empty",
+                Form::Keys => "keys",
+                Form::Bloom(_) => "bloom",
+            },
+            bytes: candidate.bytes,
+            model_fpp: candidate.fpp,
+            sending_bytes: basis.sending_bytes,
+            expected_bytes: basis.expected_bytes,
+            expected_saving: basis.expected_saving,
+        }
+    }
 }
 
 /// The build side of one filter.
@@ -190,6 +254,7 @@ pub async fn query_report(
     .map_err(|_| exec_datafusion_err!("the metrics of the query's tasks did not arrive"))??;
 
     let mut probes: BTreeMap<u32, ProbeSums> = BTreeMap::new();
+    let mut joins: BTreeMap<u32, JoinSums> = BTreeMap::new();
     measured.apply(|node| {
         let metrics = node.metrics().unwrap_or_default();
         if node.is_network_boundary() {
@@ -199,6 +264,12 @@ pub async fn query_report(
         }
         if let Some(probe) = node.downcast_ref::<RuntimeFilterProbeExec>() {
             probes.entry(probe.spec().id).or_default().add(&metrics);
+        }
+        if let Some(join) = node.downcast_ref::<HashJoinExec>() {
+            let built = filters_below(join.left(), true);
+            for id in filters_below(join.right(), false).intersection(&built) {
+                joins.insert(*id, JoinSums::of(&metrics));
+            }
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
@@ -238,6 +309,7 @@ pub async fn query_report(
             &spec.join,
             records.get(&spec.id),
             probe,
+            joins.get(&spec.id),
         ));
     }
     Ok(report)
@@ -248,6 +320,7 @@ fn filter_report(
     join: &str,
     record: Option<&FilterRecord>,
     probe: ProbeSums,
+    join_sums: Option<&JoinSums>,
 ) -> FilterReport {
     let (mut shape, mut verdict, mut reason) = (None, "pass_all", None);
     match record.and_then(|record| record.verdict.as_ref()) {
@@ -274,6 +347,60 @@ fn filter_report(
         verdict,
         reason,
         probe: probe.report(),
+        decision: record.and_then(|record| {
+            let basis = record.basis.as_ref()?;
+            Some(DecisionReport::of(record, basis))
+        }),
+        measured_fpp: join_sums.and_then(|join| probe.measured_fpp(join)),
+    }
+}
+
+/// The filters that have a build node (`builds`) or a probe node in `plan`.
+fn filters_below(plan: &Arc<dyn ExecutionPlan>, builds: bool) -> BTreeSet<u32> {
+    let mut ids = BTreeSet::new();
+    let _ = plan.apply(|node| {
+        let spec = match builds {
+            true => node
+                .downcast_ref::<RuntimeFilterBuildExec>()
+                .map(RuntimeFilterBuildExec::spec),
+            false => node
+                .downcast_ref::<RuntimeFilterProbeExec>()
+                .map(RuntimeFilterProbeExec::spec),
+        };
+        ids.extend(spec.map(|spec| spec.id));
+        Ok(TreeNodeRecursion::Continue)
+    });
+    ids
+}
+
+/// What a hash join counted on its probe side.
+#[derive(Debug, Clone, Copy)]
+struct JoinSums {
+    rows_in: u64,
+    /// Probe rows looked up, and those of them with a partner.
+    looked_up: u64,
+    matched: u64,
+}
+
+impl JoinSums {
+    fn of(metrics: &MetricsSet) -> Self {
+        let (mut matched, mut looked_up) = (0, 0);
+        for metric in metrics.iter() {
+            if let MetricValue::Ratio {
+                name,
+                ratio_metrics,
+            } = metric.value()
+                && name == "probe_hit_rate"
+            {
+                matched += ratio_metrics.part() as u64;
+                looked_up += ratio_metrics.total() as u64;
+            }
+        }
+        Self {
+            rows_in: sum(metrics, "input_rows"),
+            looked_up,
+            matched,
+        }
     }
 }
 
@@ -300,6 +427,23 @@ impl ProbeSums {
         self.no_verdict += sum(metrics, metric::NO_VERDICT);
         self.switched_off += sum(metrics, metric::SWITCHED_OFF);
         self.skipped += sum(metrics, metric::ROWS_SKIPPED);
+    }
+
+    /// The share of rows without a partner that passed, if `join` read just the rows that passed.
+    fn measured_fpp(&self, join: &JoinSums) -> Option<f64> {
+        let ProbeReport {
+            rows_in,
+            rows_dropped,
+            ..
+        } = self.report;
+        let passed = rows_in.checked_sub(rows_dropped)?;
+        let unfiltered = self.late + self.no_verdict + self.skipped > 0;
+        if unfiltered || join.rows_in != passed || join.looked_up != passed {
+            return None;
+        }
+        let wrong = passed.checked_sub(join.matched)?;
+        let without_partner = rows_dropped + wrong;
+        (without_partner > 0).then(|| wrong as f64 / without_partner as f64)
     }
 
     fn report(self) -> ProbeReport {
