@@ -16,6 +16,7 @@ mod exchange;
 mod faults;
 mod in_process;
 mod joins;
+mod sizing;
 mod snapshots;
 mod support;
 mod tpch;

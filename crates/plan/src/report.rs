@@ -351,7 +351,7 @@ fn filter_report(
             let basis = record.basis.as_ref()?;
             Some(DecisionReport::of(record, basis))
         }),
-        measured_fpp: join_sums.and_then(|join| probe.measured_fpp(join)),
+        measured_fpp: shape.and(join_sums.and_then(|join| probe.measured_fpp(join))),
     }
 }
 

@@ -513,8 +513,7 @@ fn the_filter_is_encoded_before_the_hub_is_locked_and_only_for_a_network() {
         hub.report(1, report(0, 1, &[1]));
         let sink = Arc::new(EncodedBefore::default());
         hub.subscribe(1, 0, Arc::clone(&sink) as _);
-        let seen = sink.0.lock().unwrap().take();
-        seen
+        sink.0.lock().unwrap().take()
     };
     assert_eq!(encoded_before(1), Some(true));
     assert_eq!(encoded_before(0), Some(false));
