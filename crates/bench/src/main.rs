@@ -29,15 +29,15 @@ struct Args {
     #[command(subcommand)]
     benchmark: Option<Benchmark>,
     #[command(flatten)]
-    savings: savings::Args,
+    savings: savings::SavingsArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Benchmark {
     /// Whether any other filter size moves fewer bytes than the one chosen.
-    Regret(regret::Args),
+    Regret(regret::RegretArgs),
     /// The time that placing filters adds to planning a query of 30 joins.
-    Planning(planning::Args),
+    Planning(planning::PlanningArgs),
 }
 
 #[tokio::main]

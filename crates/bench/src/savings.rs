@@ -13,7 +13,7 @@ use crate::Result;
 use crate::cluster::{Cluster, ClusterArgs, Run, query, run};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct SavingsArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
     /// Runs of each query, off and on.
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 /// Whether every result was the same off and on.
-pub(crate) async fn bench(args: Args) -> Result<bool> {
+pub(crate) async fn bench(args: SavingsArgs) -> Result<bool> {
     let cluster = match args.in_process {
         true => Cluster::in_process(&args.cluster)?,
         false => Cluster::start(&args.cluster).await?,
