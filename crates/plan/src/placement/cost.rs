@@ -6,6 +6,9 @@
 //!         + build keys x 10 bits (capped) down, for every receiver
 //! ```
 //!
+//! A copy, or a further filter of one join, is judged by those exchanges alone that the
+//! probes before it do not lie below.
+//!
 //! The coordinator repeats the question with the true number of keys; here only what is
 //! hopeless is kept out. Estimates of filtered inputs are guesses (20 % per predicate),
 //! so on a cluster missing statistics speak for a filter, and bytes in memory stand for
@@ -50,6 +53,8 @@ const IN_PROCESS_ROWS: u64 = 32 * 1024;
 /// Distinct probe keys for each build row from which on an unfiltered build side counts
 /// as selective.
 const DISTINCT_RATIO: u64 = 2;
+/// Share of what may be spent on a filter that may be spent on a further one of its join.
+const ADDITION_SHARE: f64 = 0.1;
 
 /// What is known about a filter's places.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -59,12 +64,42 @@ pub(super) struct Forecast {
     probe_keys: Option<u64>,
 }
 
-/// What the statistics say about a build place below `left` and probe places below
-/// `right`.
+impl Forecast {
+    /// This one, with the distinct keys of `first`: those of copies are the same ones again.
+    pub(super) fn by_keys_of(self, first: &Self) -> Self {
+        Self {
+            probe_keys: first.probe_keys,
+            ..self
+        }
+    }
+}
+
+/// Paths to the inputs of exchanges.
+pub(super) type Exchanges = BTreeSet<Vec<usize>>;
+
+/// The exchanges between `sites` and the join. Sites in several children of one union
+/// share the exchange above it, and copies those above the join that they hang on.
+pub(super) fn exchanges(sites: &[Site]) -> Exchanges {
+    sites
+        .iter()
+        .flat_map(Site::exchange_inputs)
+        .map(<[usize]>::to_vec)
+        .collect()
+}
+
+/// What the statistics say about a build place below `build` and probe places below
+/// `probe`.
 ///
 /// The probe bytes are those that enter the exchanges on the way from the probes to the
-/// join: what joins in between drop or project away is not there to be saved.
-pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site]) -> Forecast {
+/// join, less those that are `covered` by others: what joins in between drop or project
+/// away is not there to be saved.
+pub(super) fn forecast(
+    build: &Plan,
+    build_site: &Site,
+    probe: &Plan,
+    sites: &[Site],
+    covered: &Exchanges,
+) -> Forecast {
     let context = StatisticsContext::new();
     let statistics = |root: &Plan, path: &[usize]| {
         let node = walk(root, path)?;
@@ -75,21 +110,19 @@ pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site])
         let correction = correction(&context, walk(root, path)?);
         Some((rows as f64 * correction).ceil() as u64)
     };
-    let bytes_at = |path: &[usize]| {
-        let width = row_width(&walk(right, path)?.schema());
-        Some(rows_at(right, path)?.saturating_mul(width))
+    let bytes_at = |path: &Vec<usize>| {
+        let width = row_width(&walk(probe, path)?.schema());
+        Some(rows_at(probe, path)?.saturating_mul(width))
     };
-    // Sites in several children of one union share the exchange above it.
-    let exchange_inputs: BTreeSet<&[usize]> =
-        probes.iter().flat_map(Site::exchange_inputs).collect();
-    let probe_bytes = exchange_inputs.into_iter().map(bytes_at);
-    let probe_rows = probes.iter().map(|site| rows_at(right, &site.path));
-    let probe_keys = probes
+    let exchanges = exchanges(sites);
+    let probe_bytes = exchanges.difference(covered).map(bytes_at);
+    let probe_rows = sites.iter().map(|site| rows_at(probe, &site.path));
+    let probe_keys = sites
         .iter()
-        .map(|site| distinct(statistics(right, &site.path)?.as_ref(), site));
+        .map(|site| distinct(statistics(probe, &site.path)?.as_ref(), site));
     Forecast {
         estimates: Estimates {
-            build_rows: rows_at(left, &build.path),
+            build_rows: rows_at(build, &build_site.path),
             probe_rows: probe_rows.sum(),
             probe_bytes: probe_bytes.sum(),
         },
@@ -97,14 +130,14 @@ pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site])
     }
 }
 
-/// Whether a filter from `left` is worth placing.
+/// Whether a filter from `build` is worth placing.
 pub(super) fn gate(
-    left: &Plan,
+    build: &Plan,
     forecast: &Forecast,
     options: &RuntimeFilterOptions,
     environment: &Environment,
 ) -> Result<(), Refusal> {
-    if !is_selective(left) && !has_few_keys(forecast) {
+    if !is_selective(build) && !has_few_keys(forecast) {
         return Err(Refusal::BuildNotSelective);
     }
     let Estimates {
@@ -113,24 +146,86 @@ pub(super) fn gate(
         probe_bytes,
     } = forecast.estimates;
     if !environment.cluster {
-        let pays = |build: u64, probe: u64| {
-            probe >= IN_PROCESS_ROWS && probe >= build.saturating_mul(IN_PROCESS_RATIO)
-        };
-        return match (build_rows, probe_rows) {
-            (Some(build), Some(probe)) if pays(build, probe) => Ok(()),
-            _ => Err(Refusal::NotInOneProcess),
+        return match pays_in_process(build_rows, probe_rows) {
+            true => Ok(()),
+            false => Err(Refusal::NotInOneProcess),
         };
     }
     let (Some(build_rows), Some(probe_bytes)) = (build_rows, probe_bytes) else {
         return Ok(());
     };
-    let keys = build_rows as f64;
-    let filter = (keys * DOWN_BYTES_PER_KEY).min(options.max_filter_bytes as f64);
-    let traffic = keys * UP_BYTES_PER_KEY + filter * environment.receivers as f64;
+    let traffic = up_bytes(build_rows) + down_bytes(build_rows, options, environment);
     if traffic > (1.0 - options.min_saving) * probe_bytes as f64 {
         return Err(Refusal::FilterTooLarge);
     }
     Ok(())
+}
+
+/// Whether a copy of a filter pays for itself, whose `forecast` leaves out what the first
+/// probes thin out. What comes up from the build side is paid for by those; a copy may
+/// need the filter on other workers.
+pub(super) fn copy_pays(
+    forecast: &Forecast,
+    options: &RuntimeFilterOptions,
+    environment: &Environment,
+) -> bool {
+    let Estimates {
+        build_rows,
+        probe_rows,
+        probe_bytes,
+    } = forecast.estimates;
+    if !environment.cluster {
+        return pays_in_process(build_rows, probe_rows);
+    }
+    match (build_rows, probe_bytes) {
+        (Some(build), Some(bytes)) => {
+            down_bytes(build, options, environment) <= (1.0 - options.min_saving) * bytes as f64
+        }
+        _ => true,
+    }
+}
+
+/// Whether one more filter of a join that has one pays for itself, whose `forecast` leaves
+/// out what that one thins out. A part of a key drops fewer rows than the whole, and how
+/// many nobody knows, so that it must be worth it by a wide margin.
+pub(super) fn addition_pays(
+    forecast: &Forecast,
+    options: &RuntimeFilterOptions,
+    environment: &Environment,
+) -> bool {
+    let Estimates {
+        build_rows,
+        probe_rows,
+        probe_bytes,
+    } = forecast.estimates;
+    if !environment.cluster {
+        return pays_in_process(build_rows, probe_rows);
+    }
+    match (build_rows, probe_bytes) {
+        (Some(build), Some(bytes)) => {
+            let traffic = up_bytes(build) + down_bytes(build, options, environment);
+            traffic <= ADDITION_SHARE * (1.0 - options.min_saving) * bytes as f64
+        }
+        _ => false,
+    }
+}
+
+fn pays_in_process(build_rows: Option<u64>, probe_rows: Option<u64>) -> bool {
+    match (build_rows, probe_rows) {
+        (Some(build), Some(probe)) => {
+            probe >= IN_PROCESS_ROWS && probe >= build.saturating_mul(IN_PROCESS_RATIO)
+        }
+        _ => false,
+    }
+}
+
+fn up_bytes(keys: u64) -> f64 {
+    keys as f64 * UP_BYTES_PER_KEY
+}
+
+fn down_bytes(keys: u64, options: &RuntimeFilterOptions, environment: &Environment) -> f64 {
+    let filter = (keys as f64 * DOWN_BYTES_PER_KEY).min(options.max_filter_bytes as f64);
+    filter * environment.receivers as f64
 }
 
 /// An unfiltered build side is worth a filter too if it has far fewer keys than the

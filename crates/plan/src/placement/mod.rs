@@ -28,7 +28,10 @@
 //! filters meet below one exchange, builds come first and probes below them, so that a
 //! build sees the rows that the probes leave.
 //!
-//! Filters go from the left (build) side of a hash join to its right (probe) side, never
+//! A join has a filter by its whole key where that can be followed, and by parts of it
+//! where those lead further.
+//!
+//! Filters go from the side that a join drains first (build) to the other (probe), never
 //! back: as each waits only for what the engine drains earlier, no two wait for each
 //! other.
 
@@ -42,6 +45,7 @@ mod site;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use datafusion::common::Result;
@@ -49,7 +53,6 @@ use datafusion::config::ConfigOptions;
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coop::CooperativeExec;
-use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::scalar_subquery::ScalarSubqueryExec;
@@ -59,6 +62,7 @@ use crate::config::RuntimeFilterOptions;
 use crate::ledger::{JoinOutcome, JoinVerdict, Refusal};
 use crate::nodes::{RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec};
 use crate::spec::{FilterSpec, WaitClass};
+use join::{EquiJoin, JoinKeys};
 use site::{as_node, is_node, with_children};
 
 type Plan = Arc<dyn ExecutionPlan>;
@@ -209,53 +213,107 @@ impl Pass<'_> {
         }
     }
 
-    /// `node` with a filter of its own if it is a join that gets one.
+    /// `node` with filters of its own if it is a join that gets some.
     fn visit_join(&mut self, node: &Plan) -> Result<Plan> {
-        let Some((text, refusal)) = join::describe(node) else {
+        let Some(text) = join::describe(node) else {
             return Ok(Arc::clone(node));
         };
-        let decided = match (refusal, as_node::<HashJoinExec>(node)) {
-            (None, Some(join)) => self.decide(join, &text),
-            (Some(refusal), _) => Err(refusal),
-            (None, None) => Err(Refusal::OperatorNotCovered(node.name().to_string())),
+        let decided = match join::examine(node, self.environment.normalizes) {
+            Some(join) => join.and_then(|join| {
+                let filters = self.decide(&join, &text)?;
+                Ok((filters, join.build_child))
+            }),
+            None => Err(Refusal::OperatorNotCovered(node.name().to_string())),
         };
-        match decided {
-            Ok(decision) => {
-                let spec = Arc::clone(&decision.spec);
-                let plan = decision.apply(node)?;
-                let outcome = JoinOutcome::Placed { filter: spec.id };
-                self.ledger.push(JoinVerdict {
-                    join: text,
-                    outcome,
-                });
-                self.filters.push(spec);
-                Ok(plan)
-            }
+        let (filters, build_child) = match decided {
+            Ok(decided) => decided,
             Err(refusal) => {
                 let outcome = JoinOutcome::Refused(refusal);
                 self.ledger.push(JoinVerdict {
                     join: text,
                     outcome,
                 });
-                Ok(Arc::clone(node))
+                return Ok(Arc::clone(node));
             }
+        };
+        let plan = apply(node, build_child, &filters)?;
+        for Decision { spec, .. } in filters {
+            let outcome = JoinOutcome::Placed { filter: spec.id };
+            self.ledger.push(JoinVerdict {
+                join: text.clone(),
+                outcome,
+            });
+            self.filters.push(spec);
+        }
+        Ok(plan)
+    }
+
+    /// The filters of `join`, at least one: by its whole key, or by the largest part of it
+    /// that has a place, and by further parts that lead to exchanges below those places.
+    fn decide(&self, join: &EquiJoin<'_>, text: &str) -> Result<Vec<Decision>, Refusal> {
+        let mut filters: Vec<Decision> = vec![];
+        let mut covered = cost::Exchanges::new();
+        let mut refusal = None;
+        for keys in join.keys.parts() {
+            match self.decide_part(join, text, &keys, filters.len(), &covered) {
+                Ok(decision) => {
+                    covered.extend(cost::exchanges(&decision.probes));
+                    filters.push(decision);
+                }
+                Err(of_part) => {
+                    refusal.get_or_insert(of_part);
+                }
+            }
+        }
+        match (filters.is_empty(), refusal) {
+            (true, Some(refusal)) => Err(refusal),
+            (true, None) => Err(Refusal::KeyNotColumn),
+            (false, _) => Ok(filters),
         }
     }
 
-    fn decide(&self, join: &HashJoinExec, text: &str) -> Result<Decision, Refusal> {
+    /// A filter by a part of the key of `join`, which has `before` others already, whose
+    /// probes lie below the exchanges `covered`.
+    fn decide_part(
+        &self,
+        join: &EquiJoin<'_>,
+        text: &str,
+        keys: &JoinKeys,
+        before: usize,
+        covered: &cost::Exchanges,
+    ) -> Result<Decision, Refusal> {
         let Environment {
             cluster,
             normalizes,
             never_wait,
             ..
         } = self.environment;
-        let keys = join::keys(join)?;
-        let shape = join::shape(join, normalizes).ok_or(Refusal::ModeUndecided)?;
-        let build = build::find(join, shape, &keys, cluster)?;
-        let probe = probe::find(join, shape, &keys, normalizes)?;
-        let forecast = cost::forecast(join.left(), &build.site, join.right(), &probe.sites);
-        if !self.options.force {
-            cost::gate(join.left(), &forecast, self.options, &self.environment)?;
+        let (options, environment) = (self.options, &self.environment);
+        let build = build::find(join, keys, cluster)?;
+        let probe = probe::find(join, keys, normalizes)?;
+        let forecast = |sites: &[site::Site], covered: &cost::Exchanges| {
+            cost::forecast(join.build, &build.site, join.probe, sites, covered)
+        };
+        let first = forecast(&probe.sites, covered);
+        let mut sites = probe.sites;
+        for copy in probe.copies {
+            let mut others = covered.clone();
+            others.extend(cost::exchanges(&sites));
+            let alone = forecast(&copy, &others);
+            if options.force || cost::copy_pays(&alone, options, environment) {
+                sites.extend(copy);
+            }
+        }
+        let all = forecast(&sites, covered);
+        let judged = all.by_keys_of(&first);
+        if before > 0 && cost::exchanges(&sites).is_subset(covered) {
+            return Err(Refusal::NoExchange);
+        }
+        if !options.force {
+            cost::gate(join.build, &judged, options, environment)?;
+            if before > 0 && !cost::addition_pays(&all, options, environment) {
+                return Err(Refusal::FilterTooLarge);
+            }
         }
         let wait = if never_wait || probe.eager {
             WaitClass::Never
@@ -265,22 +323,22 @@ impl Pass<'_> {
             WaitClass::Ordered
         };
         let spec = FilterSpec {
-            id: u32::try_from(self.filters.len()).unwrap_or(u32::MAX),
+            id: u32::try_from(self.filters.len() + before).unwrap_or(u32::MAX),
             join: text.to_string(),
             null_equals_null: keys.null_equals_null,
             wait,
-            estimates: forecast.estimates,
+            estimates: all.estimates,
         };
         Ok(Decision {
             spec: Arc::new(spec),
             build: build.site,
-            probes: probe.sites,
+            probes: sites,
         })
     }
 
     /// Notes `refusal` for every join in `node`.
     fn refuse_all(&mut self, node: &Plan, refusal: &Refusal) {
-        if let Some((join, _)) = join::describe(node) {
+        if let Some(join) = join::describe(node) {
             let outcome = JoinOutcome::Refused(refusal.clone());
             self.ledger.push(JoinVerdict { join, outcome });
         }
@@ -290,31 +348,42 @@ impl Pass<'_> {
     }
 }
 
-/// A filter and its places, seen from the inputs of its join.
+/// A filter and its places, seen from the build and the probe input of its join.
 struct Decision {
     spec: Arc<FilterSpec>,
     build: site::Site,
     probes: Vec<site::Site>,
 }
 
-impl Decision {
-    fn apply(self, join: &Plan) -> Result<Plan> {
-        let mut children: Vec<Plan> = join.children().into_iter().cloned().collect();
-        if let [left, right] = children.as_mut_slice() {
-            *left = self.build.insert(left, &mut |keys, input| {
-                let spec = Arc::clone(&self.spec);
-                Ok(Arc::new(RuntimeFilterBuildExec::try_new(spec, keys, input)?) as _)
-            })?;
-            // The places lie in different branches, so that none moves another.
-            for site in &self.probes {
-                *right = site.insert(right, &mut |keys, input| {
-                    let spec = Arc::clone(&self.spec);
-                    Ok(Arc::new(RuntimeFilterProbeExec::try_new(spec, keys, input)?) as _)
-                })?;
-            }
-        }
-        with_children(join, children)
+/// `join` with the nodes of `filters`.
+fn apply(join: &Plan, build_child: usize, filters: &[Decision]) -> Result<Plan> {
+    let mut children: Vec<Plan> = join.children().into_iter().cloned().collect();
+    let (builds, probes) = match children.as_mut_slice() {
+        [left, right] if build_child == 0 => (left, right),
+        [left, right] => (right, left),
+        _ => return Ok(Arc::clone(join)),
+    };
+    let mut new_builds: Vec<_> = filters.iter().map(|f| (&f.spec, &f.build)).collect();
+    let mut new_probes: Vec<_> = filters
+        .iter()
+        .flat_map(|f| f.probes.iter().map(|site| (&f.spec, site)))
+        .collect();
+    // The deepest first: a new node moves those below it, not those above.
+    new_builds.sort_by_key(|(_, site)| Reverse(site.path.len()));
+    new_probes.sort_by_key(|(_, site)| Reverse(site.path.len()));
+    for (spec, site) in new_builds {
+        *builds = site.insert(builds, &mut |keys, input| {
+            let spec = Arc::clone(spec);
+            Ok(Arc::new(RuntimeFilterBuildExec::try_new(spec, keys, input)?) as _)
+        })?;
     }
+    for (spec, site) in new_probes {
+        *probes = site.insert(probes, &mut |keys, input| {
+            let spec = Arc::clone(spec);
+            Ok(Arc::new(RuntimeFilterProbeExec::try_new(spec, keys, input)?) as _)
+        })?;
+    }
+    with_children(join, children)
 }
 
 /// A hash `RepartitionExec`: a shuffle on a cluster, an exchange between tasks in one

@@ -4,7 +4,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{JoinType, NullEquality};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::BinaryExpr;
-use datafusion::physical_plan::joins::PartitionMode;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 
 use super::super::*;
 use super::support::*;
