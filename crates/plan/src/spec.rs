@@ -17,6 +17,9 @@ pub enum WaitClass {
     InStage,
     /// Waiting could hold up the very task that is waited for: zero.
     Never,
+    /// The probe is polled from the start of the query on, and so is the build side,
+    /// which may take longer: `in_stage_wait_ms`.
+    Early,
 }
 
 /// What was estimated about a filter while planning. `None` = no statistics.

@@ -54,7 +54,9 @@ const IN_PROCESS_ROWS: u64 = 32 * 1024;
 /// as selective.
 const DISTINCT_RATIO: u64 = 2;
 /// Share of what may be spent on a filter that may be spent on a further one of its join.
-const ADDITION_SHARE: f64 = 0.1;
+const ADDITION_SHARE: f64 = 0.4;
+/// The same for one that makes others stricter.
+const STONE_SHARE: f64 = 0.1;
 
 /// What is known about a filter's places.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -205,6 +207,23 @@ pub(super) fn addition_pays(
         (Some(build), Some(bytes)) => {
             let traffic = up_bytes(build) + down_bytes(build, options, environment);
             traffic <= ADDITION_SHARE * (1.0 - options.min_saving) * bytes as f64
+        }
+        _ => false,
+    }
+}
+
+/// Whether a filter of `build_rows` keys is worth it for making other filters smaller and
+/// stricter, which are to thin out `saving` bytes.
+pub(super) fn stone_pays(
+    build_rows: Option<u64>,
+    saving: Option<u64>,
+    options: &RuntimeFilterOptions,
+    environment: &Environment,
+) -> bool {
+    match (build_rows, saving) {
+        (Some(build), Some(saving)) => {
+            let traffic = up_bytes(build) + down_bytes(build, options, environment);
+            traffic <= STONE_SHARE * (1.0 - options.min_saving) * saving as f64
         }
         _ => false,
     }

@@ -61,9 +61,10 @@ use datafusion_distributed::{DistributedConfig, NetworkBoundaryExt};
 use crate::config::RuntimeFilterOptions;
 use crate::ledger::{JoinOutcome, JoinVerdict, Refusal};
 use crate::nodes::{RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec};
-use crate::spec::{FilterSpec, WaitClass};
+use crate::spec::{Estimates, FilterSpec, WaitClass};
 use join::{EquiJoin, JoinKeys};
-use site::{as_node, is_node, with_children};
+use probe::ProbeSites;
+use site::{Site, as_node, is_node, with_children};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -110,6 +111,7 @@ pub fn place(
         environment,
         filters: vec![],
         ledger: vec![],
+        depth: 0,
     };
     let plan = if options.enabled {
         pass.visit(&plan)?
@@ -181,9 +183,14 @@ struct Pass<'a> {
     environment: Environment,
     filters: Vec<Arc<FilterSpec>>,
     ledger: Vec<JoinVerdict>,
+    /// Stepping stones that this pass stands on.
+    depth: usize,
 }
 
 impl Pass<'_> {
+    /// Stepping stones in a row: each tries out what the next one leads to.
+    const DEEPEST: usize = 4;
+
     fn visit(&mut self, node: &Plan) -> Result<Plan> {
         // A recursive term runs again and again over other rows: a filter of one round
         // would drop the rows of the next.
@@ -290,13 +297,16 @@ impl Pass<'_> {
         } = self.environment;
         let (options, environment) = (self.options, &self.environment);
         let build = build::find(join, keys, cluster)?;
-        let probe = probe::find(join, keys, normalizes)?;
-        let forecast = |sites: &[site::Site], covered: &cost::Exchanges| {
+        let forecast = |sites: &[Site], covered: &cost::Exchanges| {
             cost::forecast(join.build, &build.site, join.probe, sites, covered)
         };
-        let first = forecast(&probe.sites, covered);
-        let mut sites = probe.sites;
-        for copy in probe.copies {
+        let (found, refusal) = match probe::find(join, keys, normalizes) {
+            Ok(found) => (found, Refusal::FilterTooLarge),
+            Err(refusal) => (ProbeSites::default(), refusal),
+        };
+        let first = forecast(&found.sites, covered);
+        let mut sites = found.sites;
+        for copy in found.copies {
             let mut others = covered.clone();
             others.extend(cost::exchanges(&sites));
             let alone = forecast(&copy, &others);
@@ -304,18 +314,27 @@ impl Pass<'_> {
                 sites.extend(copy);
             }
         }
-        let all = forecast(&sites, covered);
-        let judged = all.by_keys_of(&first);
+        let mut all = forecast(&sites, covered);
         if before > 0 && cost::exchanges(&sites).is_subset(covered) {
             return Err(Refusal::NoExchange);
         }
-        if !options.force {
-            cost::gate(join.build, &judged, options, environment)?;
-            if before > 0 && !cost::addition_pays(&all, options, environment) {
-                return Err(Refusal::FilterTooLarge);
+        let pays = match sites.is_empty() {
+            true => Err(refusal),
+            false if options.force => Ok(()),
+            false if before > 0 && !cost::addition_pays(&all, options, environment) => {
+                Err(Refusal::FilterTooLarge)
             }
+            false => cost::gate(join.build, &all.by_keys_of(&first), options, environment),
+        };
+        let stones = self.stepping_stones(join, keys, all.estimates.build_rows);
+        if let Err(refusal) = pays {
+            if stones.sites.is_empty() || !cost::is_selective(join.build) {
+                return Err(refusal);
+            }
+            all.estimates.probe_bytes = stones.probe_bytes;
+            sites.clear();
         }
-        let wait = if never_wait || probe.eager {
+        let wait = if never_wait || found.eager {
             WaitClass::Never
         } else if build.in_stage {
             WaitClass::InStage
@@ -329,11 +348,88 @@ impl Pass<'_> {
             wait,
             estimates: all.estimates,
         };
+        let early = FilterSpec {
+            wait: WaitClass::Early,
+            ..spec.clone()
+        };
         Ok(Decision {
             spec: Arc::new(spec),
+            early: Arc::new(early),
             build: build.site,
             probes: sites,
+            stones: stones.sites,
         })
+    }
+
+    /// The places of `probe::stepping_stones` that are worth it: the filter of the join that
+    /// they thin out must have a place, and save far more than the one by `keys` costs.
+    fn stepping_stones(
+        &self,
+        join: &EquiJoin<'_>,
+        keys: &JoinKeys,
+        build_rows: Option<u64>,
+    ) -> Stones {
+        let mut stones = Stones::default();
+        let Environment {
+            cluster,
+            normalizes,
+            never_wait,
+            ..
+        } = self.environment;
+        // In one process a broadcast costs nothing, so that what it thins out is small.
+        if !cluster || never_wait || self.depth >= Self::DEEPEST {
+            return stones;
+        }
+        for stone in probe::stepping_stones(join, keys, normalizes) {
+            let Some(saving) = self.saving_beyond(join.probe, &stone) else {
+                continue;
+            };
+            if self.options.force
+                || cost::stone_pays(build_rows, saving, self.options, &self.environment)
+            {
+                stones.sites.push(stone.site);
+                stones.probe_bytes = match (stones.probe_bytes, saving) {
+                    (Some(before), Some(saving)) => Some(before + saving),
+                    (before, saving) => before.or(saving),
+                };
+            }
+        }
+        stones
+    }
+
+    /// What the filters of the join beyond `stone` are to thin out if it is there, in bytes
+    /// as far as known. `None` if that join has none.
+    fn saving_beyond(&self, probe: &Plan, stone: &probe::Stone) -> Option<Option<u64>> {
+        let spec = Arc::new(FilterSpec {
+            id: u32::MAX,
+            join: String::new(),
+            null_equals_null: false,
+            wait: WaitClass::Early,
+            estimates: Estimates::default(),
+        });
+        let tried = stone
+            .site
+            .insert(probe, &mut |keys, input| {
+                let spec = Arc::clone(&spec);
+                Ok(Arc::new(RuntimeFilterProbeExec::try_new(spec, keys, input)?) as _)
+            })
+            .ok()?;
+        let beyond = site::walk(&tried, &stone.join)?;
+        let join = join::examine(beyond, self.environment.normalizes)?.ok()?;
+        let deeper = Pass {
+            options: self.options,
+            environment: self.environment,
+            filters: vec![],
+            ledger: vec![],
+            depth: self.depth + 1,
+        };
+        let filters = deeper.decide(&join, "").ok()?;
+        Some(
+            filters
+                .iter()
+                .map(|filter| filter.spec.estimates.probe_bytes)
+                .sum(),
+        )
     }
 
     /// Notes `refusal` for every join in `node`.
@@ -351,8 +447,18 @@ impl Pass<'_> {
 /// A filter and its places, seen from the build and the probe input of its join.
 struct Decision {
     spec: Arc<FilterSpec>,
-    build: site::Site,
-    probes: Vec<site::Site>,
+    /// The same filter for the probes at `stones`, which wait in another way.
+    early: Arc<FilterSpec>,
+    build: Site,
+    probes: Vec<Site>,
+    stones: Vec<Site>,
+}
+
+/// Stepping stones, and what the filters beyond them are to thin out.
+#[derive(Default)]
+struct Stones {
+    sites: Vec<Site>,
+    probe_bytes: Option<u64>,
 }
 
 /// `join` with the nodes of `filters`.
@@ -366,7 +472,10 @@ fn apply(join: &Plan, build_child: usize, filters: &[Decision]) -> Result<Plan> 
     let mut new_builds: Vec<_> = filters.iter().map(|f| (&f.spec, &f.build)).collect();
     let mut new_probes: Vec<_> = filters
         .iter()
-        .flat_map(|f| f.probes.iter().map(|site| (&f.spec, site)))
+        .flat_map(|f| {
+            let probes = f.probes.iter().map(|site| (&f.spec, site));
+            probes.chain(f.stones.iter().map(|site| (&f.early, site)))
+        })
         .collect();
     // The deepest first: a new node moves those below it, not those above.
     new_builds.sort_by_key(|(_, site)| Reverse(site.path.len()));

@@ -47,6 +47,29 @@
 //! on; above, the first probe has dropped the same rows. It waits no longer than that one:
 //! all of the probe side starts after the build side has ended.
 //!
+//! # Stepping stones
+//!
+//! A broadcast join's build side crosses no hash exchange, and is read from the start of the
+//! query on. A probe there saves next to nothing by itself; but it makes the filter of that
+//! join stricter, which may be just what the large tables beyond need:
+//!
+//! ```text
+//!   HashJoinExec on [r = n.r]                 build node f0: regions
+//!     CoalescePartitionsExec
+//!       FilterExec
+//!         scan of regions
+//!     HashJoinExec on [n = s]                 build node f1: nations of these regions
+//!       CoalescePartitionsExec
+//!         probe node f0, keys=[n.r]           <- stepping stone
+//!           scan of nations
+//!       ...
+//!         RepartitionExec(hash)
+//!           scan of s                         probe node f1
+//! ```
+//!
+//! Both build sides are read at the same time, neither needs the other, so the stone may
+//! wait: a little (`WaitClass::Early`), for the first build side may be the longer one.
+//!
 //! # Eager pollers
 //!
 //! `CoalescePartitionsExec`, `SortPreservingMergeExec`, `BufferExec` and the exchange of
@@ -83,9 +106,9 @@ use super::{Plan, is_hash_exchange, is_transparent};
 use crate::ledger::Refusal;
 
 /// The places of the probe nodes of a join, as seen from its probe input.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ProbeSites {
-    /// At least one: those that the filter is placed for.
+    /// Those that the filter is placed for.
     pub(super) sites: Vec<Site>,
     /// More places, each group with its own worth.
     pub(super) copies: Vec<Vec<Site>>,
@@ -338,6 +361,98 @@ impl Search<'_> {
         };
         found.map(|site| site.under(index))
     }
+}
+
+/// A probe on the build side of a broadcast join, as seen from the probe input of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stone {
+    pub(super) site: Site,
+    /// The path to the broadcast join.
+    pub(super) join: Vec<usize>,
+}
+
+impl Stone {
+    fn under(mut self, index: usize) -> Self {
+        self.site = self.site.under(index);
+        self.join.insert(0, index);
+        self
+    }
+}
+
+/// Stepping stones for a filter by `keys` of `join`, if its build side is read as early as
+/// theirs.
+pub(super) fn stepping_stones(
+    join: &EquiJoin<'_>,
+    keys: &JoinKeys,
+    normalizes: bool,
+) -> Vec<Stone> {
+    match join.shape {
+        JoinShape::Collected => stones(join.probe, &keys.probe, &keys.types, normalizes),
+        JoinShape::Partitioned | JoinShape::BecomesPartitioned | JoinShape::Merged => vec![],
+    }
+}
+
+fn stones(node: &Plan, keys: &[usize], types: &[DataType], normalizes: bool) -> Vec<Stone> {
+    if node.fetch().is_some() {
+        return vec![];
+    }
+    let child = |index: usize, keys: &[usize]| -> Vec<Stone> {
+        let Some(child) = node.children().get(index).copied() else {
+            return vec![];
+        };
+        let found = stones(child, keys, types, normalizes);
+        found.into_iter().map(|stone| stone.under(index)).collect()
+    };
+    if is_hash_exchange(node) || is_transparent(node) || filter_input(node).is_some() {
+        return child(0, keys);
+    }
+    if let Some(filter) = as_node::<FilterExec>(node) {
+        return match through_filter(filter, keys) {
+            Some(keys) if !is_volatile(filter.predicate()) => child(0, &keys),
+            _ => vec![],
+        };
+    }
+    if let Some(projection) = as_node::<ProjectionExec>(node) {
+        let volatile = projection.expr().iter().any(|item| is_volatile(&item.expr));
+        return match through_projection(projection, keys) {
+            Some(keys) if !volatile => child(0, &keys),
+            _ => vec![],
+        };
+    }
+    let Some(join) = as_node::<HashJoinExec>(node) else {
+        return vec![];
+    };
+    if join_filter_is_volatile(node) {
+        return vec![];
+    }
+    let owner = through_join(node, keys)
+        .filter(|(join_type, owner)| is_preserved(*join_type, owner.side))
+        .map(|(_, owner)| owner);
+    let on = |side: JoinSide| {
+        let own = owner.clone().filter(|owner| owner.side == side);
+        own.or_else(|| across_join(node, keys, side))
+    };
+    let mut found = vec![];
+    let collected = shape(join, normalizes) == Some(JoinShape::Collected);
+    if let (true, Some(left)) = (collected, on(JoinSide::Left)) {
+        let build = join.left();
+        // Where the build node of that join goes, but below it.
+        let site = match as_node::<CoalescePartitionsExec>(build) {
+            Some(coalesce) if build.fetch().is_none() => {
+                Site::below_filters(coalesce.input(), &left.keys, types).map(|site| site.under(0))
+            }
+            Some(_) => None,
+            None => Site::below_filters(build, &left.keys, types),
+        };
+        found.extend(site.map(|site| Stone {
+            site: site.under(0),
+            join: vec![],
+        }));
+    }
+    if let Some(right) = on(JoinSide::Right) {
+        found.extend(child(1, &right.keys));
+    }
+    found
 }
 
 /// Whether a join may have a filter of its own from its left to its right side.
