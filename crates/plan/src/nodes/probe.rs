@@ -86,6 +86,16 @@ impl RuntimeFilterProbeExec {
         &self.input
     }
 
+    /// Rows that reached it so far, and those dropped of them, in this process.
+    pub(super) fn rows_seen_and_dropped(&self) -> (usize, usize) {
+        let metrics = self.metrics.clone_inner();
+        let sum = |name: &str| {
+            let sum = metrics.sum_by_name(name);
+            sum.map_or(0, |value| value.as_usize())
+        };
+        (sum(metric::ROWS_IN), sum(metric::ROWS_DROPPED))
+    }
+
     fn wait(&self, options: &RuntimeFilterOptions, context: &TaskContext) -> Duration {
         let dynamic = context
             .session_config()
@@ -97,8 +107,8 @@ impl RuntimeFilterProbeExec {
             // The engine then samples the probe side before it plans the stage that
             // would drain the build side: waiting could only end in a timeout.
             _ if dynamic => Duration::ZERO,
-            WaitClass::Ordered => Duration::from_millis(options.wait_timeout_ms),
-            WaitClass::InStage | WaitClass::Early => Duration::from_millis(options.in_stage_wait_ms),
+            WaitClass::Ordered | WaitClass::Early => Duration::from_millis(options.wait_timeout_ms),
+            WaitClass::InStage => Duration::from_millis(options.in_stage_wait_ms),
             WaitClass::Never => Duration::ZERO,
         }
     }

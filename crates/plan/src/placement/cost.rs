@@ -27,13 +27,14 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::selectivity::correction;
-use super::site::{Site, as_node, is_node, walk};
-use super::{Environment, Plan};
+use super::site::{Site, as_node, filter_input, is_node, walk};
+use super::{Environment, Plan, is_transparent};
 use crate::config::RuntimeFilterOptions;
 use crate::ledger::Refusal;
 use crate::nodes::RuntimeFilterProbeExec;
@@ -57,6 +58,8 @@ const DISTINCT_RATIO: u64 = 2;
 const ADDITION_SHARE: f64 = 0.4;
 /// The same for one that makes others stricter.
 const STONE_SHARE: f64 = 0.1;
+/// Rows of a table whose scan may be put off for a verdict: it takes no time to speak of.
+const STONE_ROWS: u64 = 1_000_000;
 
 /// What is known about a filter's places.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -259,11 +262,31 @@ fn has_few_keys(forecast: &Forecast) -> bool {
 
 /// Whether something in `node` keeps only part of the keys that its tables hold.
 pub(super) fn is_selective(node: &Plan) -> bool {
-    let any_child = || node.children().into_iter().any(is_selective);
-    if node.fetch().is_some()
+    thins_out(node, true)
+}
+
+/// Whether that is so for the probes of other filters alone.
+pub(super) fn leans_on_probes(node: &Plan) -> bool {
+    is_selective(node) && !thins_out(node, false)
+}
+
+fn thins_out(node: &Plan, by_probes: bool) -> bool {
+    let any_child = || {
+        let mut children = node.children().into_iter();
+        children.any(|child| thins_out(child, by_probes))
+    };
+    let join = |join_type: JoinType, left: &Plan, right: &Plan| match join_type {
+        JoinType::Inner => thins_out(left, by_probes) || thins_out(right, by_probes),
+        JoinType::LeftSemi | JoinType::RightSemi | JoinType::LeftAnti | JoinType::RightAnti => true,
+        JoinType::Left | JoinType::LeftMark => thins_out(left, by_probes),
+        JoinType::Right | JoinType::RightMark => thins_out(right, by_probes),
+        JoinType::Full => false,
+    };
+    if is_node::<RuntimeFilterProbeExec>(node) {
+        by_probes || any_child()
+    } else if node.fetch().is_some()
         || is_node::<GlobalLimitExec>(node)
         || is_node::<LocalLimitExec>(node)
-        || is_node::<RuntimeFilterProbeExec>(node)
         || is_node::<EmptyExec>(node)
     {
         true
@@ -273,26 +296,16 @@ pub(super) fn is_selective(node: &Plan) -> bool {
         let scan = source.data_source().downcast_ref::<FileScanConfig>();
         scan.and_then(|scan| scan.file_source().filter())
             .is_some_and(|filter| drops_rows(&filter))
-    } else if let Some(join) = as_node::<HashJoinExec>(node) {
-        join_is_selective(*join.join_type(), join.left(), join.right())
-    } else if let Some(join) = as_node::<SortMergeJoinExec>(node) {
-        join_is_selective(join.join_type(), join.left(), join.right())
-    } else if let Some(join) = as_node::<NestedLoopJoinExec>(node) {
+    } else if let Some(hash) = as_node::<HashJoinExec>(node) {
+        join(*hash.join_type(), hash.left(), hash.right())
+    } else if let Some(merge) = as_node::<SortMergeJoinExec>(node) {
+        join(merge.join_type(), merge.left(), merge.right())
+    } else if let Some(nested) = as_node::<NestedLoopJoinExec>(node) {
         // `sum(x) > (subquery)`: a comparison like a filter's.
-        let compares = join.filter().is_some() && *join.join_type() == JoinType::Inner;
-        compares || join_is_selective(*join.join_type(), join.left(), join.right())
+        let compares = nested.filter().is_some() && *nested.join_type() == JoinType::Inner;
+        compares || join(*nested.join_type(), nested.left(), nested.right())
     } else {
         any_child()
-    }
-}
-
-fn join_is_selective(join_type: JoinType, left: &Plan, right: &Plan) -> bool {
-    match join_type {
-        JoinType::Inner => is_selective(left) || is_selective(right),
-        JoinType::LeftSemi | JoinType::RightSemi | JoinType::LeftAnti | JoinType::RightAnti => true,
-        JoinType::Left | JoinType::LeftMark => is_selective(left),
-        JoinType::Right | JoinType::RightMark => is_selective(right),
-        JoinType::Full => false,
     }
 }
 
@@ -307,6 +320,24 @@ fn drops_rows(predicate: &Arc<dyn PhysicalExpr>) -> bool {
                 .is_some();
         !trivial
     })
+}
+
+/// Whether `node` is the scan of a table of at most [`STONE_ROWS`] rows, with nothing but
+/// filters and projections above.
+pub(super) fn is_small_scan(node: &Plan) -> bool {
+    if is_node::<DataSourceExec>(node) {
+        let statistics =
+            StatisticsContext::new().compute(node.as_ref(), &StatisticsArgs::new());
+        return statistics
+            .ok()
+            .and_then(|statistics| rows(&statistics))
+            .is_some_and(|rows| rows <= STONE_ROWS);
+    }
+    let cheap = is_node::<FilterExec>(node)
+        || is_node::<ProjectionExec>(node)
+        || is_transparent(node)
+        || filter_input(node).is_some();
+    cheap && node.children().into_iter().all(is_small_scan)
 }
 
 fn rows(statistics: &Statistics) -> Option<u64> {

@@ -306,6 +306,9 @@ impl Pass<'_> {
         };
         let first = forecast(&found.sites, covered);
         let mut sites = found.sites;
+        if before > 0 {
+            sites.retain(|site| !probe::is_probed(join.probe, site));
+        }
         for copy in found.copies {
             let mut others = covered.clone();
             others.extend(cost::exchanges(&sites));
@@ -347,6 +350,7 @@ impl Pass<'_> {
             null_equals_null: keys.null_equals_null,
             wait,
             estimates: all.estimates,
+            leans_on_probes: cost::leans_on_probes(join.build),
         };
         let early = FilterSpec {
             wait: WaitClass::Early,
@@ -406,6 +410,7 @@ impl Pass<'_> {
             null_equals_null: false,
             wait: WaitClass::Early,
             estimates: Estimates::default(),
+            leans_on_probes: false,
         });
         let tried = stone
             .site

@@ -67,8 +67,10 @@
 //!           scan of s                         probe node f1
 //! ```
 //!
-//! Both build sides are read at the same time, neither needs the other, so the stone may
-//! wait: a little (`WaitClass::Early`), for the first build side may be the longer one.
+//! Both build sides are read at the same time, and the first does not need the second, so
+//! the stone may wait (`WaitClass::Early`). Nothing needs the second before the first has
+//! ended either, so all that a wait can cost is the time to read the second afterwards:
+//! stones lie on plain scans of small tables only.
 //!
 //! # Eager pollers
 //!
@@ -99,11 +101,12 @@ use super::columns::{
     OnSide, across_join, is_preserved, through_aggregate, through_filter, through_join, through_projection,
     through_window_partitions,
 };
-use super::cost::is_selective;
+use super::cost::{is_selective, is_small_scan};
 use super::join::{EquiJoin, JoinKeys, JoinShape, examine, shape};
-use super::site::{Site, as_node, filter_input, is_node};
+use super::site::{Site, as_node, filter_input, is_node, walk};
 use super::{Plan, is_hash_exchange, is_transparent};
 use crate::ledger::Refusal;
+use crate::nodes::RuntimeFilterProbeExec;
 
 /// The places of the probe nodes of a join, as seen from its probe input.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -444,6 +447,8 @@ fn stones(node: &Plan, keys: &[usize], types: &[DataType], normalizes: bool) -> 
             Some(_) => None,
             None => Site::below_filters(build, &left.keys, types),
         };
+        let scan = as_node::<CoalescePartitionsExec>(build).map_or(build, |coalesce| coalesce.input());
+        let site = site.filter(|_| is_small_scan(scan));
         found.extend(site.map(|site| Stone {
             site: site.under(0),
             join: vec![],
@@ -453,6 +458,16 @@ fn stones(node: &Plan, keys: &[usize], types: &[DataType], normalizes: bool) -> 
         found.extend(child(1, &right.keys));
     }
     found
+}
+
+/// Whether the place has a probe by the same columns already.
+pub(super) fn is_probed(root: &Plan, site: &Site) -> bool {
+    // New probes go below those that are there.
+    let above = site.path.len().checked_sub(1).and_then(|end| site.path.get(..end));
+    above
+        .and_then(|path| walk(root, path))
+        .and_then(as_node::<RuntimeFilterProbeExec>)
+        .is_some_and(|probe| probe.keys() == site.keys)
 }
 
 /// Whether a join may have a filter of its own from its left to its right side.
