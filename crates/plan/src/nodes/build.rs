@@ -220,13 +220,13 @@ impl BuildStream {
     /// Whether the probes that were to make the build side selective did not: their
     /// verdicts came late or not at all, or dropped next to nothing.
     fn is_let_down(&self) -> bool {
-        let options =
-            RuntimeFilterOptions::from_config(self.context.session_config().options())
-                .cloned()
-                .unwrap_or_default();
+        let options = RuntimeFilterOptions::from_config(self.context.session_config().options())
+            .cloned()
+            .unwrap_or_default();
         let keeps_all = |probe: &Arc<dyn ExecutionPlan>| {
             let probe = probe.downcast_ref::<RuntimeFilterProbeExec>();
-            let (rows, dropped) = probe.map_or((0, 0), RuntimeFilterProbeExec::rows_seen_and_dropped);
+            let (rows, dropped) =
+                probe.map_or((0, 0), RuntimeFilterProbeExec::rows_seen_and_dropped);
             let kept = rows.saturating_sub(dropped);
             rows >= SAMPLE && kept as f64 > rows as f64 * options.max_keep_rate
         };

@@ -326,8 +326,7 @@ fn drops_rows(predicate: &Arc<dyn PhysicalExpr>) -> bool {
 /// filters and projections above.
 pub(super) fn is_small_scan(node: &Plan) -> bool {
     if is_node::<DataSourceExec>(node) {
-        let statistics =
-            StatisticsContext::new().compute(node.as_ref(), &StatisticsArgs::new());
+        let statistics = StatisticsContext::new().compute(node.as_ref(), &StatisticsArgs::new());
         return statistics
             .ok()
             .and_then(|statistics| rows(&statistics))

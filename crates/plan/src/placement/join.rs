@@ -84,7 +84,10 @@ impl JoinKeys {
 
     fn part(&self, pairs: &[usize]) -> Self {
         fn pick<T: Clone>(from: &[T], pairs: &[usize]) -> Vec<T> {
-            pairs.iter().filter_map(|at| from.get(*at).cloned()).collect()
+            pairs
+                .iter()
+                .filter_map(|at| from.get(*at).cloned())
+                .collect()
         }
         Self {
             build: pick(&self.build, pairs),
@@ -102,10 +105,12 @@ fn combinations(all: usize, size: usize) -> Vec<Vec<usize>> {
     }
     (0..all)
         .flat_map(|last| {
-            combinations(last, size - 1).into_iter().map(move |mut rest| {
-                rest.push(last);
-                rest
-            })
+            combinations(last, size - 1)
+                .into_iter()
+                .map(move |mut rest| {
+                    rest.push(last);
+                    rest
+                })
         })
         .collect()
 }
@@ -258,10 +263,7 @@ fn keys(
             refusal.get_or_insert(Refusal::KeyNotColumn);
             continue;
         };
-        let fields = (
-            build.fields().get(build_key),
-            probe.fields().get(probe_key),
-        );
+        let fields = (build.fields().get(build_key), probe.fields().get(probe_key));
         let (Some(build_field), Some(probe_field)) = fields else {
             refusal.get_or_insert(Refusal::KeyNotColumn);
             continue;
@@ -351,12 +353,7 @@ pub(super) fn describe(node: &Plan) -> Option<String> {
             join.right(),
         ))
     } else if let Some(join) = as_node::<SortMergeJoinExec>(node) {
-        Some(text(
-            join.join_type(),
-            join.on(),
-            join.left(),
-            join.right(),
-        ))
+        Some(text(join.join_type(), join.on(), join.left(), join.right()))
     } else if let Some(join) = as_node::<SymmetricHashJoinExec>(node) {
         Some(text(
             *join.join_type(),

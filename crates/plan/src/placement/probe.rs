@@ -98,8 +98,8 @@ use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use std::sync::Arc;
 
 use super::columns::{
-    OnSide, across_join, is_preserved, through_aggregate, through_filter, through_join, through_projection,
-    through_window_partitions,
+    OnSide, across_join, is_preserved, through_aggregate, through_filter, through_join,
+    through_projection, through_window_partitions,
 };
 use super::cost::{is_selective, is_small_scan};
 use super::join::{EquiJoin, JoinKeys, JoinShape, examine, shape};
@@ -254,7 +254,9 @@ impl Search<'_> {
     fn input(&self, node: &Plan, keys: &[usize], below: bool, here: bool) -> Found {
         let mut found = self.within(node, keys, below);
         if found.sites.is_empty() && below && here {
-            found.sites.extend(Site::below_filters(node, keys, self.types));
+            found
+                .sites
+                .extend(Site::below_filters(node, keys, self.types));
         }
         found
     }
@@ -447,7 +449,8 @@ fn stones(node: &Plan, keys: &[usize], types: &[DataType], normalizes: bool) -> 
             Some(_) => None,
             None => Site::below_filters(build, &left.keys, types),
         };
-        let scan = as_node::<CoalescePartitionsExec>(build).map_or(build, |coalesce| coalesce.input());
+        let scan =
+            as_node::<CoalescePartitionsExec>(build).map_or(build, |coalesce| coalesce.input());
         let site = site.filter(|_| is_small_scan(scan));
         found.extend(site.map(|site| Stone {
             site: site.under(0),
@@ -463,7 +466,11 @@ fn stones(node: &Plan, keys: &[usize], types: &[DataType], normalizes: bool) -> 
 /// Whether the place has a probe by the same columns already.
 pub(super) fn is_probed(root: &Plan, site: &Site) -> bool {
     // New probes go below those that are there.
-    let above = site.path.len().checked_sub(1).and_then(|end| site.path.get(..end));
+    let above = site
+        .path
+        .len()
+        .checked_sub(1)
+        .and_then(|end| site.path.get(..end));
     above
         .and_then(|path| walk(root, path))
         .and_then(as_node::<RuntimeFilterProbeExec>)

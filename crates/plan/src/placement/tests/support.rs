@@ -170,10 +170,7 @@ pub(super) fn placed(
                 .iter()
                 .all(|probe| probe.path.contains(&(*join, 1 - side)))
         };
-        assert!(
-            build.path.iter().any(is_home),
-            "filter {number}"
-        );
+        assert!(build.path.iter().any(is_home), "filter {number}");
     }
     let placed: Vec<u32> = placement
         .ledger
