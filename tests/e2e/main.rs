@@ -19,3 +19,4 @@ mod joins;
 mod snapshots;
 mod support;
 mod tpch;
+mod transitive;
