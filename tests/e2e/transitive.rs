@@ -8,10 +8,12 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
 use datafusion_distributed::{DistributedMetricsFormat, rewrite_distributed_plan_with_metrics};
-use datafusion_runtime_filter::{RuntimeFilterProbeExec, RuntimeFilterScopeExec};
+use datafusion_runtime_filter::{FilterReport, RuntimeFilterProbeExec, RuntimeFilterScopeExec};
 
 use crate::joins::{register, write_tables};
-use crate::support::{Cluster, HANG, ORACLE, PARTITIONED, Rows, plan, run};
+use crate::support::{
+    Cluster, HANG, ORACLE, PARTITIONED, Rows, Run, plan, register_folder, run, tpch_folder,
+};
 
 const FORCE: [(&str, &str); 2] = [
     ("runtime_filter.force", "true"),
@@ -254,4 +256,47 @@ async fn broadcast_filters_make_the_next_ones_strict() {
     let dropped: usize = probes[&next].iter().map(|place| place.1).sum();
     assert!(dropped > 39_900, "{probes:?}");
     setting.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filter_that_a_missed_one_should_have_made_strict_is_not_sent() {
+    // Region -> nation -> customer -> orders; without the first all customers are left.
+    let sql = runtime_filter_tpch::query(8).unwrap();
+    let cluster = Cluster::start(4).await;
+    let folder = tpch_folder(0.1);
+    let session = async |settings: &[(&str, &str)]| {
+        let context = cluster.session(&[&MIXED[..], settings].concat());
+        register_folder(&context, &folder).await;
+        context
+    };
+    let off = run(&session(&ORACLE).await, sql).await;
+    let patient = session(&[("runtime_filter.wait_timeout_ms", "30000")]).await;
+    let hasty = session(&[("runtime_filter.wait_timeout_ms", "0")]).await;
+    let (patient, hasty) = (run(&patient, sql).await, run(&hasty, sql).await);
+    patient
+        .rows
+        .assert_same(&off.rows, "with a patient stepping stone");
+    hasty
+        .rows
+        .assert_same(&off.rows, "with a hasty stepping stone");
+    let customers = |run: &Run| {
+        let by_key = |filter: &&FilterReport| filter.join.contains("c_custkey");
+        run.report.filters.iter().find(by_key).cloned().unwrap()
+    };
+    let with = customers(&patient);
+    assert_eq!(with.verdict, "applied", "{}", patient.report);
+    // A fifth of the customers.
+    assert!(with.build.rows < 4_000, "{}", patient.report);
+    assert!(with.probe.rows_dropped > 10_000, "{}", patient.report);
+    // The nations are read at once, so that the region's filter nearly always is too late.
+    if hasty.report.filters[0].probe.rows_dropped == 0 {
+        let without = customers(&hasty);
+        let reason = without.reason.unwrap_or_default();
+        assert_eq!(
+            reason, "the filter would keep nearly every row",
+            "{}",
+            hasty.report
+        );
+    }
+    cluster.assert_empty().await;
 }

@@ -212,9 +212,9 @@ fn probes(node: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
     found
 }
 
-/// Rows at a probe from which on a share of them means something, and their keys are a
-/// burden to send.
-const SAMPLE: usize = 8 * 1024;
+/// Rows at the probe of one task from which on a share of them means something, and their
+/// keys are a burden to send.
+const SAMPLE: usize = 1024;
 
 impl BuildStream {
     /// Whether the probes that were to make the build side selective did not: their

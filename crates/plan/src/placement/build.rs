@@ -188,12 +188,11 @@ fn lower_through_join(
     let equal = [JoinSide::Left, JoinSide::Right].map(|side| across_join(node, keys, side));
     let mut candidates: Vec<OnSide> = vec![];
     for on_side in [owner].into_iter().chain(equal).flatten() {
-        if !(collects_left && on_side.side == JoinSide::Left)
-            && !drops_keys_of(join, on_side.side)
-            && !candidates.contains(&on_side)
-        {
-            candidates.push(on_side);
+        let collected = collects_left && on_side.side == JoinSide::Left;
+        if collected || drops_keys_of(join, on_side.side) || candidates.contains(&on_side) {
+            continue;
         }
+        candidates.push(on_side);
     }
     candidates.sort_by_key(|on_side| !is_selective(side_of(join, on_side.side)));
     candidates.into_iter().find_map(|on_side| {
