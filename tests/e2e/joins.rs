@@ -9,7 +9,7 @@ use crate::support::{Cluster, ORACLE, PARTITIONED, run};
 
 /// `many`: 40,000 rows over four files, one of them empty; `few`: 60 rows over two.
 /// `k` is NULL in every 13th (7th) row.
-async fn write_tables(folder: &Path) {
+pub async fn write_tables(folder: &Path) {
     let context = SessionContext::new();
     let columns = "
         case when v % {null} = 0 then null else v % {domain} end as k,
@@ -42,7 +42,7 @@ async fn write_tables(folder: &Path) {
     }
 }
 
-async fn register(context: &SessionContext, folder: &Path) {
+pub async fn register(context: &SessionContext, folder: &Path) {
     for table in ["many", "few"] {
         let path = folder.join(table);
         let path = path.to_str().unwrap();
@@ -133,4 +133,14 @@ async fn partitioned_joins_of_every_shape_give_equal_rows() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn collected_joins_of_every_shape_give_equal_rows() {
     all(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn merge_joins_of_every_shape_give_equal_rows() {
+    let merge = [("datafusion.optimizer.prefer_hash_join", "false")];
+    let dropped = all(&merge).await;
+    assert!(
+        dropped > 100_000,
+        "{dropped} rows dropped: filters were hardly applied"
+    );
 }

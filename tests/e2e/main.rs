@@ -20,3 +20,4 @@ mod sizing;
 mod snapshots;
 mod support;
 mod tpch;
+mod transitive;

@@ -12,7 +12,7 @@ use crate::nodes::{RuntimeFilterBuildExec, RuntimeFilterProbeExec};
 use crate::spec::FilterSpec;
 
 /// First bytes of a payload of ours; the last one is its version.
-const MAGIC: [u8; 4] = *b"DRF\x01";
+const MAGIC: [u8; 4] = *b"DRF\x02";
 
 /// Largest payload that is read.
 const MAX_PAYLOAD_BYTES: usize = 1 << 20;
@@ -144,6 +144,7 @@ mod tests {
                 probe_rows: None,
                 probe_bytes: Some(u64::MAX),
             },
+            leans_on_probes: true,
         };
         let node = RuntimeFilterProbeExec::try_new(Arc::new(spec), vec![2, 1], input()).unwrap();
         let mut bytes = vec![];

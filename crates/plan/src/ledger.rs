@@ -53,8 +53,18 @@ pub enum Refusal {
     KeyTypesDiffer,
     /// The hash scheme does not cover the type, whose name it holds.
     KeyTypeUnsupported(String),
-    /// A join operator without the build-then-probe order that filters rely on.
+    /// A join operator that reads both sides at once, without the build-then-probe order
+    /// that filters rely on.
     OperatorNotCovered(String),
+    /// Nothing in the join's condition is an equality of a column of one side and one of
+    /// the other.
+    NoEqualKeys,
+    /// A merge join whose first side is not sorted right below it: its rows come in as they
+    /// are merged, so that the other side is read before they have all been seen.
+    BuildNotSorted,
+    /// A nested-loop join whose sides the distributed planner swaps afterwards: its build
+    /// side would be read last.
+    SidesSwapped,
     /// A hash join whose partition mode is still open.
     ModeUndecided,
     /// It runs over and over inside a recursive query.
@@ -87,7 +97,12 @@ impl fmt::Display for Refusal {
             Self::KeyNotColumn => f.write_str("key is not a plain column"),
             Self::KeyTypesDiffer => f.write_str("key types differ"),
             Self::KeyTypeUnsupported(name) => write!(f, "key type {name} is not supported"),
-            Self::OperatorNotCovered(name) => write!(f, "operator {name} is not covered yet"),
+            Self::OperatorNotCovered(name) => {
+                write!(f, "operator {name} reads both sides at once")
+            }
+            Self::NoEqualKeys => f.write_str("no equality of columns"),
+            Self::BuildNotSorted => f.write_str("first side of the merge is not sorted below it"),
+            Self::SidesSwapped => f.write_str("sides of the join will be swapped"),
             Self::ModeUndecided => f.write_str("partition mode of the join is not decided"),
             Self::InRecursiveQuery => f.write_str("inside a recursive query"),
             Self::InScalarSubquery => f.write_str("inside a scalar subquery"),

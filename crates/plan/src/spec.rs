@@ -17,6 +17,9 @@ pub enum WaitClass {
     InStage,
     /// Waiting could hold up the very task that is waited for: zero.
     Never,
+    /// The probe is polled from the start of the query on, and so is the build side;
+    /// nothing that the build side needs is held up: `wait_timeout_ms`.
+    Early,
 }
 
 /// What was estimated about a filter while planning. `None` = no statistics.
@@ -44,4 +47,7 @@ pub struct FilterSpec {
     pub wait: WaitClass,
     /// What the cost gate knew.
     pub estimates: Estimates,
+    /// Nothing but the probes of other filters makes the build side selective: without
+    /// their verdicts it holds every key, and its own is not worth sending.
+    pub leans_on_probes: bool,
 }

@@ -32,8 +32,10 @@ use futures::{Stream, StreamExt};
 use runtime_filter_core::{KeyHasher, PartialBuilder};
 use runtime_filter_exchange::{BuildTask, Execution, PassAllReason};
 
+use super::RuntimeFilterProbeExec;
 use super::context::{Task, check_keys, execution, key_types};
 use super::{metric, pass_through_plan};
+use crate::config::RuntimeFilterOptions;
 use crate::spec::FilterSpec;
 
 /// Collects the join keys of its input into this task's partial filter.
@@ -144,6 +146,10 @@ impl ExecutionPlan for RuntimeFilterBuildExec {
             partitions: u32::try_from(partitions).unwrap_or(u32::MAX),
             rows: MetricBuilder::new(&self.metrics).counter(metric::BUILD_ROWS, partition),
             time: MetricBuilder::new(&self.metrics).subset_time(metric::FILTER_TIME, partition),
+            leans_on: match self.spec.leans_on_probes {
+                true => probes(&self.input),
+                false => vec![],
+            },
         }))
     }
 }
@@ -191,9 +197,42 @@ struct BuildStream {
     partitions: u32,
     rows: Count,
     time: Time,
+    /// The probes that alone make this build side selective, as far as they are in its
+    /// stage.
+    leans_on: Vec<Arc<dyn ExecutionPlan>>,
 }
 
+/// The probe nodes in `node`.
+fn probes(node: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
+    let mut found = vec![];
+    if node.is::<RuntimeFilterProbeExec>() {
+        found.push(Arc::clone(node));
+    }
+    found.extend(node.children().into_iter().flat_map(probes));
+    found
+}
+
+/// Rows at the probe of one task from which on a share of them means something, and their
+/// keys are a burden to send.
+const SAMPLE: usize = 1024;
+
 impl BuildStream {
+    /// Whether the probes that were to make the build side selective did not: their
+    /// verdicts came late or not at all, or dropped next to nothing.
+    fn is_let_down(&self) -> bool {
+        let options = RuntimeFilterOptions::from_config(self.context.session_config().options())
+            .cloned()
+            .unwrap_or_default();
+        let keeps_all = |probe: &Arc<dyn ExecutionPlan>| {
+            let probe = probe.downcast_ref::<RuntimeFilterProbeExec>();
+            let (rows, dropped) =
+                probe.map_or((0, 0), RuntimeFilterProbeExec::rows_seen_and_dropped);
+            let kept = rows.saturating_sub(dropped);
+            rows >= SAMPLE && kept as f64 > rows as f64 * options.max_keep_rate
+        };
+        !options.force && !self.leans_on.is_empty() && self.leans_on.iter().all(keeps_all)
+    }
+
     fn task(&self) -> BuildTask {
         let Task { index, count } = Task::of(&self.context);
         BuildTask {
@@ -257,6 +296,7 @@ impl Stream for BuildStream {
             Some(Err(_)) => this.abandon(PassAllReason::BuildFailed),
             // Within the poll that says "end": a consumer that has seen the end of
             // every build partition can rely on every partial being on its way.
+            None if this.is_let_down() => this.abandon(PassAllReason::NotSelective),
             None => {
                 if let State::Collecting(collecting) =
                     std::mem::replace(&mut this.state, State::Done)

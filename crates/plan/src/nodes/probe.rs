@@ -86,6 +86,16 @@ impl RuntimeFilterProbeExec {
         &self.input
     }
 
+    /// Rows that reached it so far, and those dropped of them, in this process.
+    pub(super) fn rows_seen_and_dropped(&self) -> (usize, usize) {
+        let metrics = self.metrics.clone_inner();
+        let sum = |name: &str| {
+            let sum = metrics.sum_by_name(name);
+            sum.map_or(0, |value| value.as_usize())
+        };
+        (sum(metric::ROWS_IN), sum(metric::ROWS_DROPPED))
+    }
+
     fn wait(&self, options: &RuntimeFilterOptions, context: &TaskContext) -> Duration {
         let dynamic = context
             .session_config()
@@ -97,7 +107,7 @@ impl RuntimeFilterProbeExec {
             // The engine then samples the probe side before it plans the stage that
             // would drain the build side: waiting could only end in a timeout.
             _ if dynamic => Duration::ZERO,
-            WaitClass::Ordered => Duration::from_millis(options.wait_timeout_ms),
+            WaitClass::Ordered | WaitClass::Early => Duration::from_millis(options.wait_timeout_ms),
             WaitClass::InStage => Duration::from_millis(options.in_stage_wait_ms),
             WaitClass::Never => Duration::ZERO,
         }
@@ -315,7 +325,7 @@ impl ProbeStream {
         if self.wait.is_zero() {
             return State::Undecided { verdict, seed };
         }
-        let deadline = execution.deadline(self.spec.id, Task::of(&self.context).index, self.wait);
+        let deadline = execution.deadline(self.spec.id, self.waiting_task(), self.wait);
         let mut waiter = verdict.clone();
         let wait = async move {
             // Both ends of the wait are looked at afterwards, through the receiver.
@@ -327,6 +337,17 @@ impl ProbeStream {
             since: Instant::now(),
             verdict,
             seed,
+        }
+    }
+
+    /// The task whose deadline counts. One that is polled early has used its time up long
+    /// before other probes of its filter begin to wait, so they do not share it.
+    fn waiting_task(&self) -> u32 {
+        const EARLY: u32 = 1 << 31;
+        let task = Task::of(&self.context).index;
+        match self.spec.wait {
+            WaitClass::Early => task | EARLY,
+            WaitClass::Ordered | WaitClass::InStage | WaitClass::Never => task,
         }
     }
 

@@ -9,12 +9,13 @@
 //!         probe nodes of others        build node                   AggregateExec(Final)
 //!           X                            AggregateExec(Partial)       RepartitionExec(hash)
 //!
-//!   BecomesPartitioned           Collected
+//!   BecomesPartitioned           Collected                    Merged
 //!
-//!   HashJoinExec                 HashJoinExec
-//!     CoalescePartitionsExec       CoalescePartitionsExec
-//!       build node                   build node
-//!         X                            X
+//!   HashJoinExec                 HashJoinExec                 SortMergeJoinExec
+//!     CoalescePartitionsExec       CoalescePartitionsExec       SortExec
+//!       build node                   build node                   RepartitionExec(hash)
+//!         X                            X                            build node
+//!                                                                     X
 //! ```
 //!
 //! Every place sees at least the keys that the join sees: more keys make a filter
@@ -24,6 +25,7 @@
 
 use arrow::datatypes::DataType;
 use datafusion::common::{JoinSide, JoinType};
+use datafusion::physical_plan::ExecutionPlanProperties;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
@@ -33,17 +35,17 @@ use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 
 use super::Plan;
 use super::columns::{
-    OnSide, column, is_preserved, through_aggregate, through_join, through_projection,
+    OnSide, across_join, is_preserved, through_aggregate, through_join, through_projection,
     through_window_columns,
 };
 use super::cost::is_selective;
-use super::join::{JoinKeys, JoinShape};
+use super::join::{EquiJoin, JoinKeys, JoinShape};
 use super::site::{Site, as_node, is_node};
 use super::{is_hash_exchange, is_transparent};
 use crate::ledger::Refusal;
 use crate::nodes::RuntimeFilterBuildExec;
 
-/// The place of a build node, as seen from the left input of its join.
+/// The place of a build node, as seen from the build input of its join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BuildSite {
     pub(super) site: Site,
@@ -52,17 +54,16 @@ pub(super) struct BuildSite {
     pub(super) in_stage: bool,
 }
 
-/// Where the build node of `join` goes.
+/// Where the build node of a filter by `keys` of `join` goes.
 pub(super) fn find(
-    join: &HashJoinExec,
-    shape: JoinShape,
+    join: &EquiJoin<'_>,
     keys: &JoinKeys,
     cluster: bool,
 ) -> Result<BuildSite, Refusal> {
-    let left = join.left();
-    let on_top = || Site::above(left, &keys.left, &keys.types).ok_or(Refusal::KeyTypesDiffer);
-    match shape {
-        JoinShape::Partitioned => match lower(left, &keys.left, &keys.types) {
+    let input = join.build;
+    let on_top = || Site::above(input, &keys.build, &keys.types).ok_or(Refusal::KeyTypesDiffer);
+    match join.shape {
+        JoinShape::Partitioned => match lower(input, &keys.build, &keys.types) {
             Some(site) => Ok(BuildSite {
                 site,
                 in_stage: false,
@@ -72,17 +73,26 @@ pub(super) fn find(
                 in_stage: true,
             }),
         },
+        JoinShape::Merged => {
+            let below_sort =
+                below_sort(input, &keys.build, &keys.types).ok_or(Refusal::BuildNotSorted)?;
+            let lowered = lower(input, &keys.build, &keys.types);
+            Ok(BuildSite {
+                in_stage: lowered.is_none(),
+                site: lowered.unwrap_or(below_sort),
+            })
+        }
         JoinShape::BecomesPartitioned | JoinShape::Collected => {
-            let site = match as_node::<CoalescePartitionsExec>(left) {
+            let site = match as_node::<CoalescePartitionsExec>(input) {
                 // Above it the node would run once for each task that consumes a broadcast,
                 // or be cut off from the exchange that replaces it.
-                Some(coalesce) if left.fetch().is_none() => {
-                    Site::above(coalesce.input(), &keys.left, &keys.types)
+                Some(coalesce) if input.fetch().is_none() => {
+                    Site::above(coalesce.input(), &keys.build, &keys.types)
                         .ok_or(Refusal::KeyTypesDiffer)?
                         .under(0)
                 }
                 // A broadcast goes below it and leaves the limit to each consumer.
-                Some(_) if cluster && shape == JoinShape::Collected => {
+                Some(_) if cluster && join.shape == JoinShape::Collected => {
                     return Err(Refusal::BuildLimited);
                 }
                 _ => on_top()?,
@@ -94,6 +104,32 @@ pub(super) fn find(
             })
         }
     }
+}
+
+/// The place directly below the sort that the build side of a merge join comes from. A
+/// sort reads its whole input before its first row comes out, so that the probe side,
+/// which is polled after that row, is polled too late to meet an unfinished filter.
+fn below_sort(node: &Plan, keys: &[usize], types: &[DataType]) -> Option<Site> {
+    if node.fetch().is_some() {
+        return None;
+    }
+    let input = *node.children().first()?;
+    if let Some(sort) = as_node::<SortExec>(node) {
+        let sorted = input
+            .equivalence_properties()
+            .ordering_satisfy(sort.expr().clone());
+        // One that has nothing to do passes rows on as they come.
+        return match sorted {
+            Ok(false) => Some(Site::above(input, keys, types)?.under(0)),
+            Ok(true) | Err(_) => None,
+        };
+    }
+    let keys = match as_node::<ProjectionExec>(node) {
+        Some(projection) => through_projection(projection, keys)?,
+        None if is_transparent(node) || is_node::<RuntimeFilterBuildExec>(node) => keys.to_vec(),
+        None => return None,
+    };
+    Some(below_sort(input, &keys, types)?.under(0))
 }
 
 /// The place directly below the nearest hash exchange whose rows hold every key of
@@ -144,22 +180,20 @@ fn lower_through_join(
 ) -> Option<Site> {
     // What a join collects does not arrive through an exchange of its own.
     let collects_left = *join.partition_mode() != PartitionMode::Partitioned;
-    let (join_type, owner) = through_join(node, keys)?;
     // On a NULL-padded side the join adds a NULL key, which nothing below has.
-    if !is_preserved(join_type, owner.side) {
-        return None;
+    let owner = through_join(node, keys)
+        .filter(|(join_type, owner)| is_preserved(*join_type, owner.side))
+        .map(|(_, owner)| owner);
+    // Where each output row has equal keys on another side, that side serves as well.
+    let equal = [JoinSide::Left, JoinSide::Right].map(|side| across_join(node, keys, side));
+    let mut candidates: Vec<OnSide> = vec![];
+    for on_side in [owner].into_iter().chain(equal).flatten() {
+        let collected = collects_left && on_side.side == JoinSide::Left;
+        if collected || drops_keys_of(join, on_side.side) || candidates.contains(&on_side) {
+            continue;
+        }
+        candidates.push(on_side);
     }
-    // Where each output row has an equal key on the other side too, that side serves.
-    let twin = match join_type {
-        JoinType::Inner | JoinType::LeftSemi | JoinType::RightSemi => equal_keys(join, &owner),
-        _ => None,
-    };
-    let mut candidates: Vec<OnSide> = [Some(owner), twin]
-        .into_iter()
-        .flatten()
-        .filter(|on_side| !(collects_left && on_side.side == JoinSide::Left))
-        .filter(|on_side| !drops_keys_of(join, on_side.side))
-        .collect();
     candidates.sort_by_key(|on_side| !is_selective(side_of(join, on_side.side)));
     candidates.into_iter().find_map(|on_side| {
         let side = side_of(join, on_side.side);
@@ -189,27 +223,4 @@ fn side_of(join: &HashJoinExec, side: JoinSide) -> &Plan {
         JoinSide::Right => join.right(),
         JoinSide::Left | JoinSide::None => join.left(),
     }
-}
-
-/// The columns of the other side that the join makes equal to those of `on_side`.
-fn equal_keys(join: &HashJoinExec, on_side: &OnSide) -> Option<OnSide> {
-    let pairs: Vec<(usize, usize)> = join
-        .on()
-        .iter()
-        .filter_map(|(l, r)| Some((column(l)?, column(r)?)))
-        .collect();
-    let (side, from_left) = match on_side.side {
-        JoinSide::Left => (JoinSide::Right, true),
-        JoinSide::Right | JoinSide::None => (JoinSide::Left, false),
-    };
-    let keys = on_side.keys.iter().map(|key| {
-        pairs.iter().find_map(|(l, r)| {
-            let (this, other) = if from_left { (l, r) } else { (r, l) };
-            (this == key).then_some(*other)
-        })
-    });
-    Some(OnSide {
-        side,
-        keys: keys.collect::<Option<_>>()?,
-    })
 }

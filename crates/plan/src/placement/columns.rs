@@ -102,8 +102,84 @@ impl OnSide {
     }
 }
 
-/// The join operators that columns can be followed through.
+/// The join operators that columns can be followed through, and the side that owns the
+/// columns, if one owns them all.
 pub(super) fn through_join(node: &Plan, keys: &[usize]) -> Option<(JoinType, OnSide)> {
+    let (join_type, located) = locate_in_join(node, keys)?;
+    let side = located.first()?.side;
+    let keys = located
+        .iter()
+        .map(|located| (located.side == side).then_some(located.column))
+        .collect::<Option<_>>()?;
+    Some((join_type, OnSide { side, keys }))
+}
+
+/// The columns of one side of a join that equal `keys` of its output in every row of that
+/// output: its own ones among them as they are, the others' across the join's equal keys.
+///
+/// ```text
+///   Inner [b = c]      keys of the output    on its left    on its right
+///     [b, v]           [b]                   [b]            [c]
+///     [c, w]           [v]                   [v]            none
+///                      [b, w]                none           [c, w]
+/// ```
+///
+/// A row of that side without an output row of such keys may be missing from the join's
+/// input: it takes part in output rows of its own keys only. Outer, anti and mark joins do
+/// not qualify: there a missing row of the other side changes or adds output rows. The
+/// NULL equality of the join does not matter: a NULL key here either meets a NULL key
+/// there, or no output row has it.
+pub(super) fn across_join(node: &Plan, keys: &[usize], side: JoinSide) -> Option<OnSide> {
+    let (on, left, right) = if let Some(join) = as_node::<HashJoinExec>(node) {
+        (join.on(), join.left(), join.right())
+    } else if let Some(join) = as_node::<SortMergeJoinExec>(node) {
+        (join.on(), join.left(), join.right())
+    } else {
+        return None;
+    };
+    let (join_type, located) = locate_in_join(node, keys)?;
+    if !matches!(
+        join_type,
+        JoinType::Inner | JoinType::LeftSemi | JoinType::RightSemi
+    ) {
+        return None;
+    }
+    let (left, right) = (left.schema(), right.schema());
+    let twin = |located: &Located| {
+        on.iter().find_map(|(l, r)| {
+            let (l, r) = (column(l)?, column(r)?);
+            // Where types differ, equal values may hash apart.
+            if left.fields().get(l)?.data_type() != right.fields().get(r)?.data_type() {
+                return None;
+            }
+            let (this, other) = match located.side {
+                JoinSide::Right => (r, l),
+                JoinSide::Left | JoinSide::None => (l, r),
+            };
+            (this == located.column).then_some(other)
+        })
+    };
+    let keys = located.iter().map(|located| {
+        if located.side == side {
+            Some(located.column)
+        } else {
+            twin(located)
+        }
+    });
+    Some(OnSide {
+        side,
+        keys: keys.collect::<Option<_>>()?,
+    })
+}
+
+/// A column of a join's output in the schema of the side it comes from.
+#[derive(Debug, Clone, Copy)]
+struct Located {
+    side: JoinSide,
+    column: usize,
+}
+
+fn locate_in_join(node: &Plan, keys: &[usize]) -> Option<(JoinType, Vec<Located>)> {
     let (join_type, left, projection) = if let Some(join) = as_node::<HashJoinExec>(node) {
         (*join.join_type(), join.left(), join.projection.as_deref())
     } else if let Some(join) = as_node::<NestedLoopJoinExec>(node) {
@@ -119,9 +195,12 @@ pub(super) fn through_join(node: &Plan, keys: &[usize]) -> Option<(JoinType, OnS
         .children()
         .get(1)
         .map_or(0, |right| right.schema().fields().len());
-    let keys = project(projection, keys)?;
-    let on_side = owning_side(join_type, left.schema().fields().len(), right, &keys)?;
-    Some((join_type, on_side))
+    let left = left.schema().fields().len();
+    let located = project(projection, keys)?
+        .into_iter()
+        .map(|key| locate(join_type, left, right, key))
+        .collect::<Option<_>>()?;
+    Some((join_type, located))
 }
 
 /// Whether each row of a join's output that has columns of `side` has them from a row
@@ -140,8 +219,8 @@ pub(super) fn is_preserved(join_type: JoinType, side: JoinSide) -> bool {
     }
 }
 
-fn owning_side(join_type: JoinType, left: usize, right: usize, keys: &[usize]) -> Option<OnSide> {
-    let locate = |key: usize| match join_type {
+fn locate(join_type: JoinType, left: usize, right: usize, key: usize) -> Option<Located> {
+    let (side, column) = match join_type {
         // Behind the columns of the one side that comes out, a mark join adds its mark.
         JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {
             (key < left).then_some((JoinSide::Left, key))
@@ -155,16 +234,8 @@ fn owning_side(join_type: JoinType, left: usize, right: usize, keys: &[usize]) -
         JoinType::Inner | JoinType::Left | JoinType::Right | JoinType::Full => {
             (key < left + right).then(|| (JoinSide::Right, key - left))
         }
-    };
-    let located: Vec<_> = keys.iter().map(|key| locate(*key)).collect::<Option<_>>()?;
-    let side = located.first()?.0;
-    located
-        .iter()
-        .all(|(other, _)| *other == side)
-        .then(|| OnSide {
-            side,
-            keys: located.into_iter().map(|(_, key)| key).collect(),
-        })
+    }?;
+    Some(Located { side, column })
 }
 
 fn project(projection: Option<&[usize]>, keys: &[usize]) -> Option<Vec<usize>> {

@@ -6,6 +6,9 @@
 //!         + build keys x 10 bits (capped) down, for every receiver
 //! ```
 //!
+//! A copy, or a further filter of one join, is judged by those exchanges alone that the
+//! probes before it do not lie below.
+//!
 //! The coordinator repeats the question with the true number of keys; here only what is
 //! hopeless is kept out. Estimates of filtered inputs are guesses (20 % per predicate),
 //! so on a cluster missing statistics speak for a filter, and bytes in memory stand for
@@ -24,13 +27,14 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::selectivity::correction;
-use super::site::{Site, as_node, is_node, walk};
-use super::{Environment, Plan};
+use super::site::{Site, as_node, filter_input, is_node, walk};
+use super::{Environment, Plan, is_transparent};
 use crate::config::RuntimeFilterOptions;
 use crate::ledger::Refusal;
 use crate::nodes::RuntimeFilterProbeExec;
@@ -50,6 +54,12 @@ const IN_PROCESS_ROWS: u64 = 32 * 1024;
 /// Distinct probe keys for each build row from which on an unfiltered build side counts
 /// as selective.
 const DISTINCT_RATIO: u64 = 2;
+/// Share of what may be spent on a filter that may be spent on a further one of its join.
+const ADDITION_SHARE: f64 = 0.4;
+/// The same for one that makes others stricter.
+const STONE_SHARE: f64 = 0.1;
+/// Rows of a table whose scan may be put off for a verdict: it takes no time to speak of.
+const STONE_ROWS: u64 = 1_000_000;
 
 /// What is known about a filter's places.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -59,12 +69,42 @@ pub(super) struct Forecast {
     probe_keys: Option<u64>,
 }
 
-/// What the statistics say about a build place below `left` and probe places below
-/// `right`.
+impl Forecast {
+    /// This one, with the distinct keys of `first`: those of copies are the same ones again.
+    pub(super) fn by_keys_of(self, first: &Self) -> Self {
+        Self {
+            probe_keys: first.probe_keys,
+            ..self
+        }
+    }
+}
+
+/// Paths to the inputs of exchanges.
+pub(super) type Exchanges = BTreeSet<Vec<usize>>;
+
+/// The exchanges between `sites` and the join. Sites in several children of one union
+/// share the exchange above it, and copies those above the join that they hang on.
+pub(super) fn exchanges(sites: &[Site]) -> Exchanges {
+    sites
+        .iter()
+        .flat_map(Site::exchange_inputs)
+        .map(<[usize]>::to_vec)
+        .collect()
+}
+
+/// What the statistics say about a build place below `build` and probe places below
+/// `probe`.
 ///
 /// The probe bytes are those that enter the exchanges on the way from the probes to the
-/// join: what joins in between drop or project away is not there to be saved.
-pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site]) -> Forecast {
+/// join, less those that are `covered` by others: what joins in between drop or project
+/// away is not there to be saved.
+pub(super) fn forecast(
+    build: &Plan,
+    build_site: &Site,
+    probe: &Plan,
+    sites: &[Site],
+    covered: &Exchanges,
+) -> Forecast {
     let context = StatisticsContext::new();
     let statistics = |root: &Plan, path: &[usize]| {
         let node = walk(root, path)?;
@@ -75,21 +115,19 @@ pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site])
         let correction = correction(&context, walk(root, path)?);
         Some((rows as f64 * correction).ceil() as u64)
     };
-    let bytes_at = |path: &[usize]| {
-        let width = row_width(&walk(right, path)?.schema());
-        Some(rows_at(right, path)?.saturating_mul(width))
+    let bytes_at = |path: &Vec<usize>| {
+        let width = row_width(&walk(probe, path)?.schema());
+        Some(rows_at(probe, path)?.saturating_mul(width))
     };
-    // Sites in several children of one union share the exchange above it.
-    let exchange_inputs: BTreeSet<&[usize]> =
-        probes.iter().flat_map(Site::exchange_inputs).collect();
-    let probe_bytes = exchange_inputs.into_iter().map(bytes_at);
-    let probe_rows = probes.iter().map(|site| rows_at(right, &site.path));
-    let probe_keys = probes
+    let exchanges = exchanges(sites);
+    let probe_bytes = exchanges.difference(covered).map(bytes_at);
+    let probe_rows = sites.iter().map(|site| rows_at(probe, &site.path));
+    let probe_keys = sites
         .iter()
-        .map(|site| distinct(statistics(right, &site.path)?.as_ref(), site));
+        .map(|site| distinct(statistics(probe, &site.path)?.as_ref(), site));
     Forecast {
         estimates: Estimates {
-            build_rows: rows_at(left, &build.path),
+            build_rows: rows_at(build, &build_site.path),
             probe_rows: probe_rows.sum(),
             probe_bytes: probe_bytes.sum(),
         },
@@ -97,14 +135,14 @@ pub(super) fn forecast(left: &Plan, build: &Site, right: &Plan, probes: &[Site])
     }
 }
 
-/// Whether a filter from `left` is worth placing.
+/// Whether a filter from `build` is worth placing.
 pub(super) fn gate(
-    left: &Plan,
+    build: &Plan,
     forecast: &Forecast,
     options: &RuntimeFilterOptions,
     environment: &Environment,
 ) -> Result<(), Refusal> {
-    if !is_selective(left) && !has_few_keys(forecast) {
+    if !is_selective(build) && !has_few_keys(forecast) {
         return Err(Refusal::BuildNotSelective);
     }
     let Estimates {
@@ -113,24 +151,103 @@ pub(super) fn gate(
         probe_bytes,
     } = forecast.estimates;
     if !environment.cluster {
-        let pays = |build: u64, probe: u64| {
-            probe >= IN_PROCESS_ROWS && probe >= build.saturating_mul(IN_PROCESS_RATIO)
-        };
-        return match (build_rows, probe_rows) {
-            (Some(build), Some(probe)) if pays(build, probe) => Ok(()),
-            _ => Err(Refusal::NotInOneProcess),
+        return match pays_in_process(build_rows, probe_rows) {
+            true => Ok(()),
+            false => Err(Refusal::NotInOneProcess),
         };
     }
     let (Some(build_rows), Some(probe_bytes)) = (build_rows, probe_bytes) else {
         return Ok(());
     };
-    let keys = build_rows as f64;
-    let filter = (keys * DOWN_BYTES_PER_KEY).min(options.max_filter_bytes as f64);
-    let traffic = keys * UP_BYTES_PER_KEY + filter * environment.receivers as f64;
+    let traffic = up_bytes(build_rows) + down_bytes(build_rows, options, environment);
     if traffic > (1.0 - options.min_saving) * probe_bytes as f64 {
         return Err(Refusal::FilterTooLarge);
     }
     Ok(())
+}
+
+/// Whether a copy of a filter pays for itself, whose `forecast` leaves out what the first
+/// probes thin out. What comes up from the build side is paid for by those; a copy may
+/// need the filter on other workers.
+pub(super) fn copy_pays(
+    forecast: &Forecast,
+    options: &RuntimeFilterOptions,
+    environment: &Environment,
+) -> bool {
+    let Estimates {
+        build_rows,
+        probe_rows,
+        probe_bytes,
+    } = forecast.estimates;
+    if !environment.cluster {
+        return pays_in_process(build_rows, probe_rows);
+    }
+    match (build_rows, probe_bytes) {
+        (Some(build), Some(bytes)) => {
+            down_bytes(build, options, environment) <= (1.0 - options.min_saving) * bytes as f64
+        }
+        _ => true,
+    }
+}
+
+/// Whether one more filter of a join that has one pays for itself, whose `forecast` leaves
+/// out what that one thins out. A part of a key drops fewer rows than the whole, and how
+/// many nobody knows, so that it must be worth it by a wide margin.
+pub(super) fn addition_pays(
+    forecast: &Forecast,
+    options: &RuntimeFilterOptions,
+    environment: &Environment,
+) -> bool {
+    let Estimates {
+        build_rows,
+        probe_rows,
+        probe_bytes,
+    } = forecast.estimates;
+    if !environment.cluster {
+        return pays_in_process(build_rows, probe_rows);
+    }
+    match (build_rows, probe_bytes) {
+        (Some(build), Some(bytes)) => {
+            let traffic = up_bytes(build) + down_bytes(build, options, environment);
+            traffic <= ADDITION_SHARE * (1.0 - options.min_saving) * bytes as f64
+        }
+        _ => false,
+    }
+}
+
+/// Whether a filter of `build_rows` keys is worth it for making other filters smaller and
+/// stricter, which are to thin out `saving` bytes.
+pub(super) fn stone_pays(
+    build_rows: Option<u64>,
+    saving: Option<u64>,
+    options: &RuntimeFilterOptions,
+    environment: &Environment,
+) -> bool {
+    match (build_rows, saving) {
+        (Some(build), Some(saving)) => {
+            let traffic = up_bytes(build) + down_bytes(build, options, environment);
+            traffic <= STONE_SHARE * (1.0 - options.min_saving) * saving as f64
+        }
+        _ => false,
+    }
+}
+
+fn pays_in_process(build_rows: Option<u64>, probe_rows: Option<u64>) -> bool {
+    match (build_rows, probe_rows) {
+        (Some(build), Some(probe)) => {
+            probe >= IN_PROCESS_ROWS && probe >= build.saturating_mul(IN_PROCESS_RATIO)
+        }
+        _ => false,
+    }
+}
+
+fn up_bytes(keys: u64) -> f64 {
+    keys as f64 * UP_BYTES_PER_KEY
+}
+
+fn down_bytes(keys: u64, options: &RuntimeFilterOptions, environment: &Environment) -> f64 {
+    let filter = (keys as f64 * DOWN_BYTES_PER_KEY).min(options.max_filter_bytes as f64);
+    filter * environment.receivers as f64
 }
 
 /// An unfiltered build side is worth a filter too if it has far fewer keys than the
@@ -145,11 +262,31 @@ fn has_few_keys(forecast: &Forecast) -> bool {
 
 /// Whether something in `node` keeps only part of the keys that its tables hold.
 pub(super) fn is_selective(node: &Plan) -> bool {
-    let any_child = || node.children().into_iter().any(is_selective);
-    if node.fetch().is_some()
+    thins_out(node, true)
+}
+
+/// Whether that is so for the probes of other filters alone.
+pub(super) fn leans_on_probes(node: &Plan) -> bool {
+    is_selective(node) && !thins_out(node, false)
+}
+
+fn thins_out(node: &Plan, by_probes: bool) -> bool {
+    let any_child = || {
+        let mut children = node.children().into_iter();
+        children.any(|child| thins_out(child, by_probes))
+    };
+    let join = |join_type: JoinType, left: &Plan, right: &Plan| match join_type {
+        JoinType::Inner => thins_out(left, by_probes) || thins_out(right, by_probes),
+        JoinType::LeftSemi | JoinType::RightSemi | JoinType::LeftAnti | JoinType::RightAnti => true,
+        JoinType::Left | JoinType::LeftMark => thins_out(left, by_probes),
+        JoinType::Right | JoinType::RightMark => thins_out(right, by_probes),
+        JoinType::Full => false,
+    };
+    if is_node::<RuntimeFilterProbeExec>(node) {
+        by_probes || any_child()
+    } else if node.fetch().is_some()
         || is_node::<GlobalLimitExec>(node)
         || is_node::<LocalLimitExec>(node)
-        || is_node::<RuntimeFilterProbeExec>(node)
         || is_node::<EmptyExec>(node)
     {
         true
@@ -159,26 +296,16 @@ pub(super) fn is_selective(node: &Plan) -> bool {
         let scan = source.data_source().downcast_ref::<FileScanConfig>();
         scan.and_then(|scan| scan.file_source().filter())
             .is_some_and(|filter| drops_rows(&filter))
-    } else if let Some(join) = as_node::<HashJoinExec>(node) {
-        join_is_selective(*join.join_type(), join.left(), join.right())
-    } else if let Some(join) = as_node::<SortMergeJoinExec>(node) {
-        join_is_selective(join.join_type(), join.left(), join.right())
-    } else if let Some(join) = as_node::<NestedLoopJoinExec>(node) {
+    } else if let Some(hash) = as_node::<HashJoinExec>(node) {
+        join(*hash.join_type(), hash.left(), hash.right())
+    } else if let Some(merge) = as_node::<SortMergeJoinExec>(node) {
+        join(merge.join_type(), merge.left(), merge.right())
+    } else if let Some(nested) = as_node::<NestedLoopJoinExec>(node) {
         // `sum(x) > (subquery)`: a comparison like a filter's.
-        let compares = join.filter().is_some() && *join.join_type() == JoinType::Inner;
-        compares || join_is_selective(*join.join_type(), join.left(), join.right())
+        let compares = nested.filter().is_some() && *nested.join_type() == JoinType::Inner;
+        compares || join(*nested.join_type(), nested.left(), nested.right())
     } else {
         any_child()
-    }
-}
-
-fn join_is_selective(join_type: JoinType, left: &Plan, right: &Plan) -> bool {
-    match join_type {
-        JoinType::Inner => is_selective(left) || is_selective(right),
-        JoinType::LeftSemi | JoinType::RightSemi | JoinType::LeftAnti | JoinType::RightAnti => true,
-        JoinType::Left | JoinType::LeftMark => is_selective(left),
-        JoinType::Right | JoinType::RightMark => is_selective(right),
-        JoinType::Full => false,
     }
 }
 
@@ -193,6 +320,23 @@ fn drops_rows(predicate: &Arc<dyn PhysicalExpr>) -> bool {
                 .is_some();
         !trivial
     })
+}
+
+/// Whether `node` is the scan of a table of at most [`STONE_ROWS`] rows, with nothing but
+/// filters and projections above.
+pub(super) fn is_small_scan(node: &Plan) -> bool {
+    if is_node::<DataSourceExec>(node) {
+        let statistics = StatisticsContext::new().compute(node.as_ref(), &StatisticsArgs::new());
+        return statistics
+            .ok()
+            .and_then(|statistics| rows(&statistics))
+            .is_some_and(|rows| rows <= STONE_ROWS);
+    }
+    let cheap = is_node::<FilterExec>(node)
+        || is_node::<ProjectionExec>(node)
+        || is_transparent(node)
+        || filter_input(node).is_some();
+    cheap && node.children().into_iter().all(is_small_scan)
 }
 
 fn rows(statistics: &Statistics) -> Option<u64> {

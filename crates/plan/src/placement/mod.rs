@@ -28,7 +28,10 @@
 //! filters meet below one exchange, builds come first and probes below them, so that a
 //! build sees the rows that the probes leave.
 //!
-//! Filters go from the left (build) side of a hash join to its right (probe) side, never
+//! A join has a filter by its whole key where that can be followed, and by parts of it
+//! where those lead further.
+//!
+//! Filters go from the side that a join drains first (build) to the other (probe), never
 //! back: as each waits only for what the engine drains earlier, no two wait for each
 //! other.
 
@@ -42,6 +45,7 @@ mod site;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use datafusion::common::Result;
@@ -49,7 +53,6 @@ use datafusion::config::ConfigOptions;
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coop::CooperativeExec;
-use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::scalar_subquery::ScalarSubqueryExec;
@@ -58,8 +61,10 @@ use datafusion_distributed::{DistributedConfig, NetworkBoundaryExt};
 use crate::config::RuntimeFilterOptions;
 use crate::ledger::{JoinOutcome, JoinVerdict, Refusal};
 use crate::nodes::{RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec};
-use crate::spec::{FilterSpec, WaitClass};
-use site::{as_node, is_node, with_children};
+use crate::spec::{Estimates, FilterSpec, WaitClass};
+use join::{EquiJoin, JoinKeys};
+use probe::ProbeSites;
+use site::{Site, as_node, is_node, with_children};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -106,6 +111,7 @@ pub fn place(
         environment,
         filters: vec![],
         ledger: vec![],
+        depth: 0,
     };
     let plan = if options.enabled {
         pass.visit(&plan)?
@@ -177,9 +183,14 @@ struct Pass<'a> {
     environment: Environment,
     filters: Vec<Arc<FilterSpec>>,
     ledger: Vec<JoinVerdict>,
+    /// Stepping stones that this pass stands on.
+    depth: usize,
 }
 
 impl Pass<'_> {
+    /// Stepping stones in a row: each tries out what the next one leads to.
+    const DEEPEST: usize = 4;
+
     fn visit(&mut self, node: &Plan) -> Result<Plan> {
         // A recursive term runs again and again over other rows: a filter of one round
         // would drop the rows of the next.
@@ -209,55 +220,124 @@ impl Pass<'_> {
         }
     }
 
-    /// `node` with a filter of its own if it is a join that gets one.
+    /// `node` with filters of its own if it is a join that gets some.
     fn visit_join(&mut self, node: &Plan) -> Result<Plan> {
-        let Some((text, refusal)) = join::describe(node) else {
+        let Some(text) = join::describe(node) else {
             return Ok(Arc::clone(node));
         };
-        let decided = match (refusal, as_node::<HashJoinExec>(node)) {
-            (None, Some(join)) => self.decide(join, &text),
-            (Some(refusal), _) => Err(refusal),
-            (None, None) => Err(Refusal::OperatorNotCovered(node.name().to_string())),
+        let decided = match join::examine(node, self.environment.normalizes) {
+            Some(join) => join.and_then(|join| {
+                let filters = self.decide(&join, &text)?;
+                Ok((filters, join.build_child))
+            }),
+            None => Err(Refusal::OperatorNotCovered(node.name().to_string())),
         };
-        match decided {
-            Ok(decision) => {
-                let spec = Arc::clone(&decision.spec);
-                let plan = decision.apply(node)?;
-                let outcome = JoinOutcome::Placed { filter: spec.id };
-                self.ledger.push(JoinVerdict {
-                    join: text,
-                    outcome,
-                });
-                self.filters.push(spec);
-                Ok(plan)
-            }
+        let (filters, build_child) = match decided {
+            Ok(decided) => decided,
             Err(refusal) => {
                 let outcome = JoinOutcome::Refused(refusal);
                 self.ledger.push(JoinVerdict {
                     join: text,
                     outcome,
                 });
-                Ok(Arc::clone(node))
+                return Ok(Arc::clone(node));
             }
+        };
+        let plan = apply(node, build_child, &filters)?;
+        for Decision { spec, .. } in filters {
+            let outcome = JoinOutcome::Placed { filter: spec.id };
+            self.ledger.push(JoinVerdict {
+                join: text.clone(),
+                outcome,
+            });
+            self.filters.push(spec);
+        }
+        Ok(plan)
+    }
+
+    /// The filters of `join`, at least one: by its whole key, or by the largest part of it
+    /// that has a place, and by further parts that lead to exchanges below those places.
+    fn decide(&self, join: &EquiJoin<'_>, text: &str) -> Result<Vec<Decision>, Refusal> {
+        let mut filters: Vec<Decision> = vec![];
+        let mut covered = cost::Exchanges::new();
+        let mut refusal = None;
+        for keys in join.keys.parts() {
+            match self.decide_part(join, text, &keys, filters.len(), &covered) {
+                Ok(decision) => {
+                    covered.extend(cost::exchanges(&decision.probes));
+                    filters.push(decision);
+                }
+                Err(of_part) => {
+                    refusal.get_or_insert(of_part);
+                }
+            }
+        }
+        match (filters.is_empty(), refusal) {
+            (true, Some(refusal)) => Err(refusal),
+            (true, None) => Err(Refusal::KeyNotColumn),
+            (false, _) => Ok(filters),
         }
     }
 
-    fn decide(&self, join: &HashJoinExec, text: &str) -> Result<Decision, Refusal> {
+    /// A filter by a part of the key of `join`, which has `before` others already, whose
+    /// probes lie below the exchanges `covered`.
+    fn decide_part(
+        &self,
+        join: &EquiJoin<'_>,
+        text: &str,
+        keys: &JoinKeys,
+        before: usize,
+        covered: &cost::Exchanges,
+    ) -> Result<Decision, Refusal> {
         let Environment {
             cluster,
             normalizes,
             never_wait,
             ..
         } = self.environment;
-        let keys = join::keys(join)?;
-        let shape = join::shape(join, normalizes).ok_or(Refusal::ModeUndecided)?;
-        let build = build::find(join, shape, &keys, cluster)?;
-        let probe = probe::find(join, shape, &keys, normalizes)?;
-        let forecast = cost::forecast(join.left(), &build.site, join.right(), &probe.sites);
-        if !self.options.force {
-            cost::gate(join.left(), &forecast, self.options, &self.environment)?;
+        let (options, environment) = (self.options, &self.environment);
+        let build = build::find(join, keys, cluster)?;
+        let forecast = |sites: &[Site], covered: &cost::Exchanges| {
+            cost::forecast(join.build, &build.site, join.probe, sites, covered)
+        };
+        let (found, refusal) = match probe::find(join, keys, normalizes) {
+            Ok(found) => (found, Refusal::FilterTooLarge),
+            Err(refusal) => (ProbeSites::default(), refusal),
+        };
+        let first = forecast(&found.sites, covered);
+        let mut sites = found.sites;
+        if before > 0 {
+            sites.retain(|site| !probe::is_probed(join.probe, site));
         }
-        let wait = if never_wait || probe.eager {
+        for copy in found.copies {
+            let mut others = covered.clone();
+            others.extend(cost::exchanges(&sites));
+            let alone = forecast(&copy, &others);
+            if options.force || cost::copy_pays(&alone, options, environment) {
+                sites.extend(copy);
+            }
+        }
+        let mut all = forecast(&sites, covered);
+        if before > 0 && cost::exchanges(&sites).is_subset(covered) {
+            return Err(Refusal::NoExchange);
+        }
+        let pays = match sites.is_empty() {
+            true => Err(refusal),
+            false if options.force => Ok(()),
+            false if before > 0 && !cost::addition_pays(&all, options, environment) => {
+                Err(Refusal::FilterTooLarge)
+            }
+            false => cost::gate(join.build, &all.by_keys_of(&first), options, environment),
+        };
+        let stones = self.stepping_stones(join, keys, all.estimates.build_rows);
+        if let Err(refusal) = pays {
+            if stones.sites.is_empty() || !cost::is_selective(join.build) {
+                return Err(refusal);
+            }
+            all.estimates.probe_bytes = stones.probe_bytes;
+            sites.clear();
+        }
+        let wait = if never_wait || found.eager {
             WaitClass::Never
         } else if build.in_stage {
             WaitClass::InStage
@@ -265,22 +345,101 @@ impl Pass<'_> {
             WaitClass::Ordered
         };
         let spec = FilterSpec {
-            id: u32::try_from(self.filters.len()).unwrap_or(u32::MAX),
+            id: u32::try_from(self.filters.len() + before).unwrap_or(u32::MAX),
             join: text.to_string(),
             null_equals_null: keys.null_equals_null,
             wait,
-            estimates: forecast.estimates,
+            estimates: all.estimates,
+            leans_on_probes: cost::leans_on_probes(join.build),
+        };
+        let early = FilterSpec {
+            wait: WaitClass::Early,
+            ..spec.clone()
         };
         Ok(Decision {
             spec: Arc::new(spec),
+            early: Arc::new(early),
             build: build.site,
-            probes: probe.sites,
+            probes: sites,
+            stones: stones.sites,
         })
+    }
+
+    /// The places of `probe::stepping_stones` that are worth it: the filter of the join that
+    /// they thin out must have a place, and save far more than the one by `keys` costs.
+    fn stepping_stones(
+        &self,
+        join: &EquiJoin<'_>,
+        keys: &JoinKeys,
+        build_rows: Option<u64>,
+    ) -> Stones {
+        let mut stones = Stones::default();
+        let Environment {
+            cluster,
+            normalizes,
+            never_wait,
+            ..
+        } = self.environment;
+        // In one process a broadcast costs nothing, so that what it thins out is small.
+        if !cluster || never_wait || self.depth >= Self::DEEPEST {
+            return stones;
+        }
+        for stone in probe::stepping_stones(join, keys, normalizes) {
+            let Some(saving) = self.saving_beyond(join.probe, &stone) else {
+                continue;
+            };
+            if self.options.force
+                || cost::stone_pays(build_rows, saving, self.options, &self.environment)
+            {
+                stones.sites.push(stone.site);
+                stones.probe_bytes = match (stones.probe_bytes, saving) {
+                    (Some(before), Some(saving)) => Some(before + saving),
+                    (before, saving) => before.or(saving),
+                };
+            }
+        }
+        stones
+    }
+
+    /// What the filters of the join beyond `stone` are to thin out if it is there, in bytes
+    /// as far as known. `None` if that join has none.
+    fn saving_beyond(&self, probe: &Plan, stone: &probe::Stone) -> Option<Option<u64>> {
+        let spec = Arc::new(FilterSpec {
+            id: u32::MAX,
+            join: String::new(),
+            null_equals_null: false,
+            wait: WaitClass::Early,
+            estimates: Estimates::default(),
+            leans_on_probes: false,
+        });
+        let tried = stone
+            .site
+            .insert(probe, &mut |keys, input| {
+                let spec = Arc::clone(&spec);
+                Ok(Arc::new(RuntimeFilterProbeExec::try_new(spec, keys, input)?) as _)
+            })
+            .ok()?;
+        let beyond = site::walk(&tried, &stone.join)?;
+        let join = join::examine(beyond, self.environment.normalizes)?.ok()?;
+        let deeper = Pass {
+            options: self.options,
+            environment: self.environment,
+            filters: vec![],
+            ledger: vec![],
+            depth: self.depth + 1,
+        };
+        let filters = deeper.decide(&join, "").ok()?;
+        Some(
+            filters
+                .iter()
+                .map(|filter| filter.spec.estimates.probe_bytes)
+                .sum(),
+        )
     }
 
     /// Notes `refusal` for every join in `node`.
     fn refuse_all(&mut self, node: &Plan, refusal: &Refusal) {
-        if let Some((join, _)) = join::describe(node) {
+        if let Some(join) = join::describe(node) {
             let outcome = JoinOutcome::Refused(refusal.clone());
             self.ledger.push(JoinVerdict { join, outcome });
         }
@@ -290,31 +449,55 @@ impl Pass<'_> {
     }
 }
 
-/// A filter and its places, seen from the inputs of its join.
+/// A filter and its places, seen from the build and the probe input of its join.
 struct Decision {
     spec: Arc<FilterSpec>,
-    build: site::Site,
-    probes: Vec<site::Site>,
+    /// The same filter for the probes at `stones`, which wait in another way.
+    early: Arc<FilterSpec>,
+    build: Site,
+    probes: Vec<Site>,
+    stones: Vec<Site>,
 }
 
-impl Decision {
-    fn apply(self, join: &Plan) -> Result<Plan> {
-        let mut children: Vec<Plan> = join.children().into_iter().cloned().collect();
-        if let [left, right] = children.as_mut_slice() {
-            *left = self.build.insert(left, &mut |keys, input| {
-                let spec = Arc::clone(&self.spec);
-                Ok(Arc::new(RuntimeFilterBuildExec::try_new(spec, keys, input)?) as _)
-            })?;
-            // The places lie in different branches, so that none moves another.
-            for site in &self.probes {
-                *right = site.insert(right, &mut |keys, input| {
-                    let spec = Arc::clone(&self.spec);
-                    Ok(Arc::new(RuntimeFilterProbeExec::try_new(spec, keys, input)?) as _)
-                })?;
-            }
-        }
-        with_children(join, children)
+/// Stepping stones, and what the filters beyond them are to thin out.
+#[derive(Default)]
+struct Stones {
+    sites: Vec<Site>,
+    probe_bytes: Option<u64>,
+}
+
+/// `join` with the nodes of `filters`.
+fn apply(join: &Plan, build_child: usize, filters: &[Decision]) -> Result<Plan> {
+    let mut children: Vec<Plan> = join.children().into_iter().cloned().collect();
+    let (builds, probes) = match children.as_mut_slice() {
+        [left, right] if build_child == 0 => (left, right),
+        [left, right] => (right, left),
+        _ => return Ok(Arc::clone(join)),
+    };
+    let mut new_builds: Vec<_> = filters.iter().map(|f| (&f.spec, &f.build)).collect();
+    let mut new_probes: Vec<_> = filters
+        .iter()
+        .flat_map(|f| {
+            let probes = f.probes.iter().map(|site| (&f.spec, site));
+            probes.chain(f.stones.iter().map(|site| (&f.early, site)))
+        })
+        .collect();
+    // The deepest first: a new node moves those below it, not those above.
+    new_builds.sort_by_key(|(_, site)| Reverse(site.path.len()));
+    new_probes.sort_by_key(|(_, site)| Reverse(site.path.len()));
+    for (spec, site) in new_builds {
+        *builds = site.insert(builds, &mut |keys, input| {
+            let spec = Arc::clone(spec);
+            Ok(Arc::new(RuntimeFilterBuildExec::try_new(spec, keys, input)?) as _)
+        })?;
     }
+    for (spec, site) in new_probes {
+        *probes = site.insert(probes, &mut |keys, input| {
+            let spec = Arc::clone(spec);
+            Ok(Arc::new(RuntimeFilterProbeExec::try_new(spec, keys, input)?) as _)
+        })?;
+    }
+    with_children(join, children)
 }
 
 /// A hash `RepartitionExec`: a shuffle on a cluster, an exchange between tasks in one

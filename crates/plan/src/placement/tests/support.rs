@@ -11,7 +11,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::ExecutionPlanProperties;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::joins::PartitionMode;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode, SortMergeJoinExec};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::super::*;
@@ -164,15 +164,13 @@ pub(super) fn placed(
             probes.iter().all(|probe| probe.types == build.types),
             "filter {number}"
         );
-        // All of them belong to one join: the build to its left, the probes to its right.
-        let is_home = |join: &usize| {
-            build.path.contains(&(*join, 0))
-                && probes.iter().all(|probe| probe.path.contains(&(*join, 1)))
+        // All of them belong to one join: the build to one side, the probes to the other.
+        let is_home = |(join, side): &(usize, usize)| {
+            probes
+                .iter()
+                .all(|probe| probe.path.contains(&(*join, 1 - side)))
         };
-        assert!(
-            build.path.iter().map(|(join, _)| join).any(is_home),
-            "filter {number}"
-        );
+        assert!(build.path.iter().any(is_home), "filter {number}");
     }
     let placed: Vec<u32> = placement
         .ledger
@@ -254,6 +252,8 @@ fn render_into(node: &Plan, depth: usize, text: &mut String) {
         "exchange".to_string()
     } else if let Some(join) = node.downcast_ref::<HashJoinExec>() {
         format!("{} {:?}", join.join_type(), join.partition_mode())
+    } else if let Some(join) = node.downcast_ref::<SortMergeJoinExec>() {
+        format!("{} Merge", join.join_type())
     } else if let Some(aggregate) = node.downcast_ref::<AggregateExec>() {
         format!("Aggregate {:?}", aggregate.mode())
     } else {
