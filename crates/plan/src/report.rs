@@ -186,6 +186,17 @@ pub struct ProbeReport {
     pub wait_ms: f64,
     /// `before_scan`, `during_scan`, `never`; `not_polled` if no probe ran.
     pub arrived: &'static str,
+    /// Rows that passed before the verdict was there.
+    pub rows_unfiltered: u64,
+    /// Rows of these that the filter would have dropped: estimated from the share
+    /// that all its probes dropped of the rows they looked up, 0 without such rows.
+    pub rows_missed: u64,
+    /// Rows that passed unlooked-at while the filter was switched off.
+    pub rows_skipped: u64,
+    /// Times that a filter was switched off because it kept nearly all rows.
+    pub switched_off: u64,
+    /// Times that it was switched on again.
+    pub switched_on: u64,
     /// Rows after which probes switched off, `None` if none did: rows looked at.
     pub disabled_after_rows: Option<u64>,
 }
@@ -409,8 +420,6 @@ struct ProbeSums {
     report: ProbeReport,
     late: u64,
     no_verdict: u64,
-    switched_off: u64,
-    skipped: u64,
 }
 
 impl ProbeSums {
@@ -422,11 +431,13 @@ impl ProbeSums {
         report.first_polls += sum(metrics, metric::FIRST_POLLS);
         report.polls_before_verdict += sum(metrics, metric::POLLS_BEFORE_VERDICT);
         report.timeouts += sum(metrics, metric::WAIT_TIMEOUTS);
+        report.rows_unfiltered += sum(metrics, metric::ROWS_UNFILTERED);
+        report.rows_skipped += sum(metrics, metric::ROWS_SKIPPED);
+        report.switched_off += sum(metrics, metric::SWITCHED_OFF);
+        report.switched_on += sum(metrics, metric::SWITCHED_ON);
         report.wait_ms += sum(metrics, metric::WAIT_TIME) as f64 / 1e6;
         self.late += sum(metrics, metric::LATE_VERDICTS);
         self.no_verdict += sum(metrics, metric::NO_VERDICT);
-        self.switched_off += sum(metrics, metric::SWITCHED_OFF);
-        self.skipped += sum(metrics, metric::ROWS_SKIPPED);
     }
 
     /// The share of rows without a partner that passed, if `join` read just the rows that passed.
@@ -456,10 +467,19 @@ impl ProbeSums {
         } else {
             "before_scan"
         };
-        let looked_at = self.report.rows_in.saturating_sub(self.skipped);
-        let disabled_after_rows = (self.switched_off > 0).then_some(looked_at);
+        let unseen = self.report.rows_skipped + self.report.rows_unfiltered;
+        let looked_at = self.report.rows_in.saturating_sub(unseen);
+        let disabled_after_rows = (self.report.switched_off > 0).then_some(looked_at);
+        let rows_missed = match looked_at {
+            0 => 0,
+            _ => {
+                let dropped = self.report.rows_dropped as f64 / looked_at as f64;
+                (self.report.rows_unfiltered as f64 * dropped) as u64
+            }
+        };
         ProbeReport {
             arrived,
+            rows_missed,
             disabled_after_rows,
             ..self.report
         }
@@ -528,10 +548,12 @@ impl fmt::Display for QueryReport {
             }
             writeln!(
                 f,
-                "dropped {} of {} rows ({}); {} of {} first polls before the verdict, waited {:.1} ms, {} timeouts, verdict {}",
+                "dropped {} of {} rows ({}), missed about {}, skipped {}; {} of {} first polls before the verdict, waited {:.1} ms, {} timeouts, verdict {}",
                 probe.rows_dropped,
                 probe.rows_in,
                 kb(probe.bytes_dropped),
+                probe.rows_missed,
+                probe.rows_skipped,
                 probe.polls_before_verdict,
                 probe.first_polls,
                 probe.wait_ms,

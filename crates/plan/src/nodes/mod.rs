@@ -14,6 +14,7 @@
 //! Build and probe nodes hold no state of an execution: tasks of one process may
 //! share a node object. They find it through the task's context, at first poll.
 
+mod adaptive;
 mod build;
 mod context;
 mod probe;
@@ -50,8 +51,15 @@ pub mod metric {
     pub const FILTER_TIME: &str = "filter_time";
     /// Probe: times that a partition switched the filter off for a while.
     pub const SWITCHED_OFF: &str = "switched_off";
+    /// Probe: times that a partition found a filter useful again that was off.
+    pub const SWITCHED_ON: &str = "switched_on";
     /// Probe: rows that passed unlooked-at while switched off.
     pub const ROWS_SKIPPED: &str = "rows_skipped";
+    /// Probe: rows that passed before the verdict was there.
+    pub const ROWS_UNFILTERED: &str = "rows_unfiltered";
+    /// Probe: rows of these that the filter would have dropped, estimated from the
+    /// share that the same partition dropped later. 0 where it never got a filter.
+    pub const ROWS_MISSED: &str = "rows_missed";
 }
 
 /// The `ExecutionPlan` methods that the build and the probe node share: both pass

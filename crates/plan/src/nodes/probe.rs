@@ -37,6 +37,7 @@ use runtime_filter_core::{KeyHasher, RuntimeFilter};
 use runtime_filter_exchange::Verdict;
 use tokio::sync::watch;
 
+use super::adaptive::{Adaptive, Change};
 use super::build::display;
 use super::context::{Task, check_keys, execution, key_types};
 use super::{metric, pass_through_plan};
@@ -165,7 +166,10 @@ impl ExecutionPlan for RuntimeFilterProbeExec {
             held: None,
             input_ended: false,
             wait: self.wait(&options, &context),
-            adaptive: Adaptive::new(&options),
+            adaptive: Adaptive::new(
+                (options.adaptive && !options.force).then_some(options.max_keep_rate),
+            ),
+            unfiltered: Unfiltered::default(),
             context,
             spec: Arc::clone(&self.spec),
             keys: self.keys.clone(),
@@ -187,7 +191,10 @@ struct ProbeMetrics {
     wait_time: Time,
     filter_time: Time,
     switched_off: Count,
+    switched_on: Count,
     rows_skipped: Count,
+    rows_unfiltered: Count,
+    rows_missed: Count,
 }
 
 impl ProbeMetrics {
@@ -206,63 +213,36 @@ impl ProbeMetrics {
             wait_time: MetricBuilder::new(set).subset_time(metric::WAIT_TIME, partition),
             filter_time: MetricBuilder::new(set).subset_time(metric::FILTER_TIME, partition),
             switched_off: counter(metric::SWITCHED_OFF),
+            switched_on: counter(metric::SWITCHED_ON),
             rows_skipped: counter(metric::ROWS_SKIPPED),
+            rows_unfiltered: counter(metric::ROWS_UNFILTERED),
+            rows_missed: counter(metric::ROWS_MISSED),
         }
     }
 }
 
-/// Switches the filter off for a while when it keeps nearly all rows, so that a
-/// useless filter costs a bounded share of its rows.
-#[derive(Debug)]
-struct Adaptive {
-    enabled: bool,
-    max_keep_rate: f64,
+/// What the rows that passed before the verdict would have come to.
+#[derive(Debug, Default)]
+struct Unfiltered {
+    /// Rows that passed before the verdict.
+    rows: usize,
+    /// Rows looked up after it, and how many of them passed.
     looked_at: usize,
     kept: usize,
-    skip: usize,
 }
 
-impl Adaptive {
-    /// Rows after which a keep rate means something.
-    const SAMPLE: usize = 32 * 1024;
-    /// Rows passed unlooked-at before the next sample: a useless filter then looks
-    /// at one row in 17.
-    const PAUSE: usize = 512 * 1024;
-
-    fn new(options: &RuntimeFilterOptions) -> Self {
-        Self {
-            enabled: options.adaptive && !options.force,
-            max_keep_rate: options.max_keep_rate,
-            looked_at: 0,
-            kept: 0,
-            skip: 0,
+impl Unfiltered {
+    /// Rows of those that passed that the filter would have dropped, had it been
+    /// there: as many in a hundred as it dropped later. Looking them up would cost a
+    /// second hash of rows that are gone.
+    fn missed(&self) -> usize {
+        match self.looked_at {
+            0 => 0,
+            looked_at => {
+                let dropped = (looked_at - self.kept) as f64 / looked_at as f64;
+                (self.rows as f64 * dropped) as usize
+            }
         }
-    }
-
-    /// Whether a batch of `rows` passes unlooked-at.
-    fn skips(&mut self, rows: usize) -> bool {
-        let skips = self.skip > 0;
-        self.skip = self.skip.saturating_sub(rows);
-        skips
-    }
-
-    /// Takes note of a filtered batch. Returns whether the filter is now off.
-    fn observe(&mut self, rows: usize, kept: usize) -> bool {
-        if !self.enabled {
-            return false;
-        }
-        self.looked_at += rows;
-        self.kept += kept;
-        if self.looked_at < Self::SAMPLE {
-            return false;
-        }
-        let off = self.kept as f64 > self.looked_at as f64 * self.max_keep_rate;
-        self.looked_at = 0;
-        self.kept = 0;
-        if off {
-            self.skip = Self::PAUSE;
-        }
-        off
     }
 }
 
@@ -306,6 +286,7 @@ struct ProbeStream {
     keys: Vec<usize>,
     wait: Duration,
     adaptive: Adaptive,
+    unfiltered: Unfiltered,
     metrics: ProbeMetrics,
 }
 
@@ -412,6 +393,10 @@ impl ProbeStream {
         let rows = batch.num_rows();
         self.metrics.rows_in.add(rows);
         self.take_up_late_verdict();
+        if matches!(self.state, State::Undecided { .. }) {
+            self.metrics.rows_unfiltered.add(rows);
+            self.unfiltered.rows += rows;
+        }
         let State::Filtering(active) = &mut self.state else {
             return self.pass_whole(batch);
         };
@@ -439,8 +424,12 @@ impl ProbeStream {
             self.spec.null_equals_null,
         );
         let kept = mask.count_set_bits();
-        if self.adaptive.observe(rows, kept) {
-            self.metrics.switched_off.add(1);
+        self.unfiltered.looked_at += rows;
+        self.unfiltered.kept += kept;
+        match self.adaptive.observe(rows, kept) {
+            Change::SwitchedOff => self.metrics.switched_off.add(1),
+            Change::SwitchedOn => self.metrics.switched_on.add(1),
+            Change::None => (),
         }
         if kept == rows {
             timer.done();
@@ -506,6 +495,7 @@ impl Stream for ProbeStream {
                     if matches!(this.state, State::Undecided { .. }) {
                         this.metrics.no_verdict.add(1);
                     }
+                    this.metrics.rows_missed.add(this.unfiltered.missed());
                     this.survivors.finish_buffered_batch().map_err(Into::into)
                 }
             };
@@ -520,37 +510,5 @@ impl Stream for ProbeStream {
 impl RecordBatchStream for ProbeStream {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_useless_filter_is_looked_at_rarely_and_again() {
-        let mut adaptive = Adaptive::new(&RuntimeFilterOptions::default());
-        let (mut looked_at, mut off) = (0, 0);
-        for _ in 0..200 {
-            if !adaptive.skips(8192) {
-                looked_at += 8192;
-                off += usize::from(adaptive.observe(8192, 8192));
-            }
-        }
-        // A sample of 4 batches, a pause of 64, and so on.
-        assert_eq!(off, 3);
-        assert_eq!(looked_at, 8192 * 12);
-    }
-
-    #[test]
-    fn a_useful_or_forced_filter_stays_on() {
-        let mut adaptive = Adaptive::new(&RuntimeFilterOptions::default());
-        assert!((0..100).all(|_| !adaptive.skips(8192) && !adaptive.observe(8192, 7000)));
-        let options = RuntimeFilterOptions {
-            force: true,
-            ..Default::default()
-        };
-        let mut adaptive = Adaptive::new(&options);
-        assert!((0..100).all(|_| !adaptive.skips(8192) && !adaptive.observe(8192, 8192)));
     }
 }
