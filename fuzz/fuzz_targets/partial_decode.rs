@@ -19,6 +19,9 @@ fuzz_target!(|data: &[u8]| {
         if let Some(signed) = sign::inner(b"RFPT", data) {
             check(&signed);
         }
+        if let Some(signed) = sign::bounded(b"RFPT", data) {
+            check(&signed);
+        }
     }
 });
 

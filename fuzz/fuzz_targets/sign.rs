@@ -34,3 +34,15 @@ pub fn inner(magic: &[u8; 4], data: &[u8]) -> Option<Vec<u8>> {
     body[checked..BLOOM_HEADER].copy_from_slice(&sum.to_le_bytes());
     outer(magic, &signed)
 }
+
+/// As [`outer`], with bounds in front of the body, of as many bytes as the input has or says.
+pub fn bounded(magic: &[u8; 4], data: &[u8]) -> Option<Vec<u8>> {
+    let mut signed = data.to_vec();
+    let header = signed.get_mut(..HEADER)?;
+    header[7] |= 2;
+    let section = signed.get_mut(HEADER..)?;
+    let there = section.len().checked_sub(2)?;
+    let len = there.min(section[0].into());
+    section[..2].copy_from_slice(&(len as u16).to_le_bytes());
+    outer(magic, &signed)
+}

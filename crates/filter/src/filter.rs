@@ -3,6 +3,7 @@
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use runtime_filter_bloom::{BloomError, BloomFilter, geometry};
 
+use crate::bounds::{ColumnBounds, KeyBounds};
 use crate::error::DecodeError;
 use crate::hash::{HASH_SCHEME, canonical_slice};
 use crate::key_set::KeySet;
@@ -59,6 +60,7 @@ pub struct RuntimeFilter {
     has_null_key: bool,
     distinct_keys: u64,
     seed: u64,
+    bounds: KeyBounds,
     content: Content,
 }
 
@@ -109,10 +111,11 @@ impl RuntimeFilter {
     /// # Errors
     ///
     /// [`BloomError::OutOfMemory`] if the memory for the filter cannot be had.
-    pub fn in_form(partial: Partial, form: Form) -> Result<Self, BloomError> {
+    pub fn in_form(mut partial: Partial, form: Form) -> Result<Self, BloomError> {
         let seed = partial.seed();
         let (rows, has_null_key) = (partial.rows(), partial.has_null());
         let distinct_keys = partial.distinct_keys();
+        let bounds = partial.take_bounds();
         let content = match (partial.into_keys(), form) {
             (Keys::Sparse(hashes), _) if hashes.is_empty() => Content::Empty,
             (Keys::Sparse(hashes), Form::Keys | Form::Empty) => Content::of_keys(hashes),
@@ -136,6 +139,7 @@ impl RuntimeFilter {
             has_null_key,
             distinct_keys,
             seed,
+            bounds,
             content,
         })
     }
@@ -179,9 +183,16 @@ impl RuntimeFilter {
         self.seed
     }
 
+    /// Bounds of each key column: over all of its values, those of rows with a NULL in another column
+    /// included. `None` if none are known, or no row was seen.
+    pub fn bounds(&self) -> Option<&[ColumnBounds]> {
+        self.bounds.columns()
+    }
+
     /// Bytes of the encoded form, header included.
     pub fn byte_len(&self) -> usize {
         wire::HEADER_LEN
+            + self.bounds.encoded_len()
             + match &self.content {
                 Content::Empty => 0,
                 Content::Keys(sorted, _) => rice::encoded_len(sorted),
@@ -254,7 +265,7 @@ impl RuntimeFilter {
     }
 
     /// Appends the encoded form to `out`: a header of 48 bytes, with checksum, hash scheme and seed,
-    /// then nothing, the coded gaps of the sorted hashes, or the Bloom filter.
+    /// then the bounds, if any, then nothing, the coded gaps of the sorted hashes, or the Bloom filter.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.byte_len());
         let header = Header {
@@ -265,10 +276,12 @@ impl RuntimeFilter {
             distinct: self.distinct_keys,
             seed: self.seed,
         };
-        wire::write(MAGIC, &header, out, |out| match &self.content {
-            Content::Empty => (),
-            Content::Keys(sorted, _) => rice::write(sorted, out),
-            Content::Bloom(filter) => filter.write_to(out),
+        wire::write(MAGIC, &header, &self.bounds, out, |out| {
+            match &self.content {
+                Content::Empty => (),
+                Content::Keys(sorted, _) => rice::write(sorted, out),
+                Content::Bloom(filter) => filter.write_to(out),
+            }
         });
     }
 
@@ -283,7 +296,7 @@ impl RuntimeFilter {
         const EMPTY: u8 = FilterKind::Empty as u8;
         const KEYS: u8 = FilterKind::Keys as u8;
         const BLOOM: u8 = FilterKind::Bloom as u8;
-        let (header, body) = wire::read(MAGIC, "runtime filter", bytes)?;
+        let (header, bounds, body) = wire::read(MAGIC, "runtime filter", bytes)?;
         if header.cap_blocks != 0 {
             return Err(DecodeError::Malformed("a reserved field is not zero"));
         }
@@ -315,6 +328,7 @@ impl RuntimeFilter {
             has_null_key: header.has_null,
             distinct_keys: header.distinct,
             seed: header.seed,
+            bounds,
             content,
         })
     }

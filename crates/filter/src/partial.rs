@@ -1,8 +1,10 @@
 //! What one build partition saw: its distinct key hashes, exactly while they are few.
 
+use arrow::array::{Array, ArrayRef};
 use arrow::buffer::NullBuffer;
 use runtime_filter_bloom::{BloomError, BloomFilter, HashId, geometry};
 
+use crate::bounds::{ColumnBounds, KeyBounds};
 use crate::error::DecodeError;
 use crate::hash::{HASH_SCHEME, canonical_slice};
 use crate::key_set::KeySet;
@@ -78,6 +80,7 @@ pub struct PartialBuilder {
     cap_blocks: u32,
     max_sparse: u64,
     seed: u64,
+    bounds: KeyBounds,
     state: State,
     /// Hashes of the rows without NULL, of one batch.
     valid: Vec<u64>,
@@ -103,6 +106,7 @@ impl PartialBuilder {
             cap_blocks,
             max_sparse: max_sparse_keys(cap_blocks),
             seed,
+            bounds: KeyBounds::NoRows,
             state: State::Sparse(KeySet::with_capacity(0)),
             valid: Vec::new(),
         }
@@ -113,11 +117,47 @@ impl PartialBuilder {
     /// short to speak of is taken as valid: a key too many is safe. From hashes of other sources the bits
     /// that a hash never has are removed, as [`RuntimeFilter::probe`](crate::RuntimeFilter::probe) does.
     ///
+    /// Nothing is then known of the bounds of the keys: to have them,
+    /// [`insert_batch`](Self::insert_batch).
+    ///
     /// # Errors
     ///
     /// [`BloomError::OutOfMemory`] if the dense form cannot be had; the builder is then of no use, and
     /// its keys incomplete.
     pub fn insert(
+        &mut self,
+        hashes: &[u64],
+        validity: Option<&NullBuffer>,
+    ) -> Result<(), BloomError> {
+        if !hashes.is_empty() {
+            self.bounds = KeyBounds::Unknown;
+        }
+        self.insert_rows(hashes, validity)
+    }
+
+    /// As [`insert`](Self::insert), and takes in the bounds of `columns`, the key columns that were
+    /// hashed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    pub fn insert_batch(
+        &mut self,
+        columns: &[ArrayRef],
+        hashes: &[u64],
+        validity: Option<&NullBuffer>,
+    ) -> Result<(), BloomError> {
+        if columns.is_empty() || columns.iter().any(|column| column.len() != hashes.len()) {
+            return self.insert(hashes, validity);
+        }
+        if !hashes.is_empty() {
+            let rows = self.rows.saturating_add(hashes.len() as u64);
+            self.bounds.observe(columns, rows);
+        }
+        self.insert_rows(hashes, validity)
+    }
+
+    fn insert_rows(
         &mut self,
         hashes: &[u64],
         validity: Option<&NullBuffer>,
@@ -161,6 +201,7 @@ impl PartialBuilder {
             Keys::Dense(filter) => self.make_dense()?.merge_from(filter)?,
         }
         self.rows = self.rows.saturating_add(partial.rows);
+        self.bounds.merge(&partial.bounds, self.rows);
         self.has_null |= partial.has_null;
         Ok(())
     }
@@ -227,6 +268,7 @@ impl PartialBuilder {
             has_null: self.has_null,
             cap_blocks: self.cap_blocks,
             seed: self.seed,
+            bounds: self.bounds,
             keys,
         }
     }
@@ -267,6 +309,7 @@ pub struct Partial {
     has_null: bool,
     cap_blocks: u32,
     seed: u64,
+    bounds: KeyBounds,
     // Invariant: no more than `max_sparse_keys(cap_blocks)` hashes, or `cap_blocks` blocks of this
     // scheme and seed.
     keys: Keys,
@@ -296,6 +339,15 @@ impl Partial {
     /// The seed that the keys were hashed with.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Bounds of each key column; `None` if none are known, or no row was seen.
+    pub fn bounds(&self) -> Option<&[ColumnBounds]> {
+        self.bounds.columns()
+    }
+
+    pub(crate) fn take_bounds(&mut self) -> KeyBounds {
+        std::mem::take(&mut self.bounds)
     }
 
     /// Takes the partial apart, for the keys.
@@ -342,6 +394,7 @@ impl Partial {
             }
         }
         self.rows = self.rows.saturating_add(other.rows);
+        self.bounds.merge(&other.bounds, self.rows);
         self.has_null |= other.has_null;
         Ok(())
     }
@@ -349,6 +402,7 @@ impl Partial {
     /// Bytes that [`encode`](Self::encode) appends.
     pub fn encoded_len(&self) -> usize {
         wire::HEADER_LEN
+            + self.bounds.encoded_len()
             + match &self.keys {
                 Keys::Sparse(hashes) => rice::encoded_len(hashes),
                 Keys::Dense(filter) => runtime_filter_bloom::HEADER_LEN + filter.byte_len(),
@@ -356,7 +410,7 @@ impl Partial {
     }
 
     /// Appends the encoded form to `out`: a header of 48 bytes, with checksum, hash scheme and seed, then
-    /// the sorted hashes as a list of coded gaps (4.7 bytes a key at a million, 5.9 at a thousand) or the
+    /// the bounds, if any (some tens of bytes), then the sorted hashes as a list of coded gaps (4.7 bytes a key at a million, 5.9 at a thousand) or the
     /// Bloom filter.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.encoded_len());
@@ -372,7 +426,7 @@ impl Partial {
             distinct,
             seed: self.seed,
         };
-        wire::write(MAGIC, &header, out, |out| match &self.keys {
+        wire::write(MAGIC, &header, &self.bounds, out, |out| match &self.keys {
             Keys::Sparse(hashes) => rice::write(hashes, out),
             Keys::Dense(filter) => filter.write_to(out),
         });
@@ -387,7 +441,7 @@ impl Partial {
     /// [`DecodeError::HashScheme`] if the sender hashes otherwise, [`DecodeError::TooLarge`] over the
     /// limit, else by what is wrong with the input.
     pub fn decode(bytes: &[u8], max_filter_bytes: usize) -> Result<Self, DecodeError> {
-        let (header, body) = wire::read(MAGIC, "partial", bytes)?;
+        let (header, bounds, body) = wire::read(MAGIC, "partial", bytes)?;
         let cap_blocks = header.cap_blocks;
         if !geometry::is_legal(cap_blocks) {
             return Err(DecodeError::Malformed("an illegal cap"));
@@ -423,6 +477,7 @@ impl Partial {
             has_null: header.has_null,
             cap_blocks,
             seed: header.seed,
+            bounds,
             keys,
         })
     }
