@@ -18,7 +18,7 @@ pub use runtime_filter_plan::ledger::{JoinOutcome, JoinVerdict, Refusal};
 pub use runtime_filter_plan::nodes::{
     RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec,
 };
-pub use runtime_filter_plan::report::{FilterReport, QueryReport, query_report};
+pub use runtime_filter_plan::report::{FilterReport, QueryReport, Storage, query_report};
 pub use runtime_filter_plan::rule::RuntimeFilterRule;
 pub use runtime_filter_worker::{RunningWorker, RuntimeFilterWorker, WorkerError, WorkerServer};
 pub use session::{RuntimeFilterSessionExt, Workers};

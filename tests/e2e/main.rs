@@ -18,6 +18,7 @@ mod in_process;
 mod joins;
 mod sizing;
 mod snapshots;
+mod storage;
 mod support;
 mod tpch;
 mod transitive;

@@ -59,6 +59,10 @@ extensions_options! {
         /// others, a form a false positive share, `keys` or `nothing`.
         pub forced_sizes: ForcedSizes, default = ForcedSizes::default()
 
+        /// Bounds of the build keys, and their values if they are few, reach Parquet
+        /// scans directly below a probe, which then skip files, row groups and pages.
+        pub storage_pruning: bool, default = true
+
         /// Internal: the execution that a task belongs to. Set by the scope node.
         pub execution_id: String, default = String::new()
     }

@@ -38,6 +38,8 @@ pub struct QueryReport {
     pub elapsed_ms: f64,
     /// Traffic of the query over all network boundaries.
     pub shuffle: Shuffle,
+    /// What its scans of Parquet files read, and what they could leave out.
+    pub storage: Storage,
     /// Traffic of its filters.
     pub filter_traffic: FilterTraffic,
     /// Its filters, by number.
@@ -55,6 +57,58 @@ pub struct Shuffle {
     pub logical_bytes: u64,
     /// Rows that crossed a boundary, co-located or not.
     pub rows: u64,
+}
+
+/// What the Parquet scans of a query read and left out, whatever for: conditions of
+/// the query, its runtime filters, or dynamic filters of the engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Storage {
+    /// Bytes read from files.
+    pub bytes_scanned: u64,
+    /// Files, or ranges of files, that were weighed by their statistics.
+    pub files: u64,
+    /// Those of them that were left out.
+    pub files_pruned: u64,
+    /// Row groups that were weighed by their statistics when their file was opened.
+    pub row_groups: u64,
+    /// Row groups left out, by statistics or by the file's own Bloom filters, then or
+    /// later in the scan.
+    pub row_groups_pruned: u64,
+    /// Those of them that were left out once their file was open.
+    pub row_groups_pruned_late: u64,
+    /// Pages that were weighed by the page index.
+    pub pages: u64,
+    /// Pages left out.
+    pub pages_pruned: u64,
+    /// Rows of pages left out.
+    pub page_rows_pruned: u64,
+    /// Rows dropped while decoding (`parquet.pushdown_filters`).
+    pub rows_pruned: u64,
+}
+
+impl Storage {
+    /// Whether anything was left out.
+    pub(crate) fn has_pruned(&self) -> bool {
+        self.files_pruned + self.row_groups_pruned + self.pages_pruned + self.rows_pruned > 0
+    }
+
+    pub(crate) fn add(&mut self, metrics: &MetricsSet) {
+        let weighed = |name| pruning(metrics, name);
+        self.bytes_scanned += sum(metrics, "bytes_scanned");
+        let (pruned, matched) = weighed("files_ranges_pruned_statistics");
+        self.files += pruned + matched;
+        self.files_pruned += pruned;
+        let (pruned, matched) = weighed("row_groups_pruned_statistics");
+        self.row_groups += pruned + matched;
+        let late = sum(metrics, "row_groups_pruned_dynamic_filter");
+        self.row_groups_pruned += pruned + weighed("row_groups_pruned_bloom_filter").0 + late;
+        self.row_groups_pruned_late += late;
+        let (pruned, matched) = weighed("page_index_pages_pruned");
+        self.pages += pruned + matched;
+        self.pages_pruned += pruned;
+        self.page_rows_pruned += weighed("page_index_rows_pruned").0;
+        self.rows_pruned += sum(metrics, "pushdown_rows_pruned");
+    }
 }
 
 /// Messages of the filter exchange, in bytes on the wire.
@@ -248,6 +302,7 @@ pub async fn query_report(
         rows: rows as u64,
         elapsed_ms: elapsed.as_secs_f64() * 1e3,
         shuffle: Shuffle::default(),
+        storage: Storage::default(),
         filter_traffic: FilterTraffic::default(),
         filters: vec![],
         refusals: vec![],
@@ -273,6 +328,7 @@ pub async fn query_report(
             report.shuffle.logical_bytes += sum(&metrics, "output_bytes");
             report.shuffle.rows += sum(&metrics, "output_rows");
         }
+        report.storage.add(&metrics);
         if let Some(probe) = node.downcast_ref::<RuntimeFilterProbeExec>() {
             probes.entry(probe.spec().id).or_default().add(&metrics);
         }
@@ -493,6 +549,23 @@ fn sum(metrics: &MetricsSet, name: &str) -> u64 {
         .map_or(0, |value: &MetricValue| value.as_usize() as u64)
 }
 
+/// Containers that were left out, and that were not, summed over all files.
+fn pruning(metrics: &MetricsSet, name: &str) -> (u64, u64) {
+    let counts = metrics.iter().filter_map(|metric| match metric.value() {
+        MetricValue::PruningMetrics {
+            name: found,
+            pruning_metrics,
+        } if found == name => Some(pruning_metrics),
+        _ => None,
+    });
+    counts.fold((0, 0), |(pruned, matched), counts| {
+        (
+            pruned + counts.pruned() as u64,
+            matched + counts.matched() as u64,
+        )
+    })
+}
+
 impl QueryReport {
     /// The report as one line of JSON.
     pub fn to_json(&self) -> String {
@@ -530,6 +603,19 @@ impl fmt::Display for QueryReport {
             kb(self.shuffle.logical_bytes),
             kb(self.filter_traffic.bytes_up),
             kb(self.filter_traffic.bytes_down),
+        )?;
+        let storage = &self.storage;
+        writeln!(
+            f,
+            "  storage: {} read; {} of {} files, {} of {} row groups ({} once open), {} of {} pages left out",
+            kb(storage.bytes_scanned),
+            storage.files_pruned,
+            storage.files,
+            storage.row_groups_pruned,
+            storage.row_groups,
+            storage.row_groups_pruned_late,
+            storage.pages_pruned,
+            storage.pages,
         )?;
         for filter in &self.filters {
             let probe = &filter.probe;

@@ -31,7 +31,7 @@ use crate::config::RuntimeFilterOptions;
 use crate::ledger::JoinVerdict;
 use crate::nodes::{
     ClusterCoordinator, RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec,
-    ScopeBackend,
+    ScopeBackend, prune_scans_by,
 };
 use crate::placement::{Mode, Placement, place};
 use crate::spec::FilterSpec;
@@ -108,6 +108,7 @@ impl PhysicalOptimizerRule for RuntimeFilterRule {
         if filters.is_empty() && ledger.is_empty() {
             return Ok(plan);
         }
+        let plan = prune_scans_by(plan, options)?;
         Ok(Arc::new(RuntimeFilterScopeExec::new(
             plan,
             ScopeBackend::InProcess(Arc::clone(exchange)),

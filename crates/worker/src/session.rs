@@ -12,7 +12,7 @@ use datafusion_distributed::{
 use runtime_filter_exchange::Registry;
 use runtime_filter_plan::codec::RuntimeFilterCodec;
 use runtime_filter_plan::config::RuntimeFilterOptions;
-use runtime_filter_plan::nodes::announce_probes;
+use runtime_filter_plan::nodes::{announce_probes, prune_scans};
 use tonic::service::Routes;
 
 use crate::service::ExchangeService;
@@ -92,7 +92,7 @@ impl<B: WorkerSessionBuilder + Send + Sync> WorkerSessionBuilder for WithRuntime
             .with_distributed_option_extension_from_headers::<RuntimeFilterOptions>(
                 &context.headers,
             )?
-            .with_distributed_worker_plan_rewrite_handler(announce);
+            .with_distributed_worker_plan_rewrite_handler(prepare);
         builder
             .config()
             .get_or_insert_default()
@@ -102,7 +102,8 @@ impl<B: WorkerSessionBuilder + Send + Sync> WorkerSessionBuilder for WithRuntime
     }
 }
 
-fn announce(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEventResponse> {
+fn prepare(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEventResponse> {
     announce_probes(&event.plan, event.session_config)?;
-    Ok(WorkerPlanRewriteEventResponse::new(event.plan))
+    let plan = prune_scans(event.plan, event.session_config)?;
+    Ok(WorkerPlanRewriteEventResponse::new(plan))
 }

@@ -163,7 +163,10 @@ mod tests {
         assert!(seen[on..].iter().all(|s| s.1), "and stays on");
         // The next time, the first pause is the short one again.
         let seen = run(&mut adaptive, vec![(BATCH, 100); 100]);
-        let off = seen.iter().position(|s| s.2 == Change::SwitchedOff).unwrap();
+        let off = seen
+            .iter()
+            .position(|s| s.2 == Change::SwitchedOff)
+            .unwrap();
         let next = (off + 1..seen.len()).find(|&i| seen[i].1).unwrap();
         assert_eq!((next - off - 1) * BATCH, Adaptive::FIRST_PAUSE);
     }
@@ -171,9 +174,17 @@ mod tests {
     #[test]
     fn without_a_limit_it_is_never_off() {
         let mut adaptive = Adaptive::new(None);
-        assert!(run(&mut adaptive, vec![(BATCH, 100); 500]).iter().all(|s| s.1));
+        assert!(
+            run(&mut adaptive, vec![(BATCH, 100); 500])
+                .iter()
+                .all(|s| s.1)
+        );
         let mut adaptive = Adaptive::new(Some(1.0));
-        assert!(run(&mut adaptive, vec![(BATCH, 100); 500]).iter().all(|s| s.1));
+        assert!(
+            run(&mut adaptive, vec![(BATCH, 100); 500])
+                .iter()
+                .all(|s| s.1)
+        );
     }
 
     proptest! {

@@ -34,6 +34,7 @@ use runtime_filter_exchange::{BuildTask, Execution, PassAllReason};
 
 use super::RuntimeFilterProbeExec;
 use super::context::{Task, check_keys, execution, key_types};
+use super::storage::has_pruned;
 use super::{metric, pass_through_plan};
 use crate::config::RuntimeFilterOptions;
 use crate::spec::FilterSpec;
@@ -160,6 +161,8 @@ struct Collecting {
     task: BuildTask,
     hasher: KeyHasher,
     keys: PartialBuilder,
+    /// Whether bounds of the keys are of use to anyone.
+    bounds: bool,
     columns: Vec<ArrayRef>,
     hashes: Vec<u64>,
 }
@@ -173,9 +176,13 @@ impl Collecting {
             .hasher
             .hash_batch(&self.columns, &mut self.hashes)
             .map_err(|_| PassAllReason::UnsupportedKey)?;
-        self.keys
-            .insert(&self.hashes, validity.as_ref())
-            .map_err(|_| PassAllReason::OutOfMemory)
+        let added = match self.bounds {
+            true => self
+                .keys
+                .insert_batch(&self.columns, &self.hashes, validity.as_ref()),
+            false => self.keys.insert(&self.hashes, validity.as_ref()),
+        };
+        added.map_err(|_| PassAllReason::OutOfMemory)
     }
 }
 
@@ -224,11 +231,14 @@ impl BuildStream {
             .cloned()
             .unwrap_or_default();
         let keeps_all = |probe: &Arc<dyn ExecutionPlan>| {
-            let probe = probe.downcast_ref::<RuntimeFilterProbeExec>();
-            let (rows, dropped) =
-                probe.map_or((0, 0), RuntimeFilterProbeExec::rows_seen_and_dropped);
+            let Some(probe) = probe.downcast_ref::<RuntimeFilterProbeExec>() else {
+                return false;
+            };
+            let (rows, dropped) = probe.rows_seen_and_dropped();
             let kept = rows.saturating_sub(dropped);
-            rows >= SAMPLE && kept as f64 > rows as f64 * options.max_keep_rate
+            rows >= SAMPLE
+                && kept as f64 > rows as f64 * options.max_keep_rate
+                && !has_pruned(probe)
         };
         !options.force && !self.leans_on.is_empty() && self.leans_on.iter().all(keeps_all)
     }
@@ -249,12 +259,16 @@ impl BuildStream {
         };
         let task = self.task();
         let settings = *execution.settings();
+        let config = self.context.session_config();
+        let bounds = RuntimeFilterOptions::from_config(config.options())
+            .is_some_and(|options| options.storage_pruning);
         match KeyHasher::try_new(&key_types(&self.schema, &self.keys), settings.seed) {
             Ok(hasher) => State::Collecting(Box::new(Collecting {
                 execution,
                 task,
                 hasher,
                 keys: PartialBuilder::new(settings.cap_blocks(), settings.seed),
+                bounds,
                 columns: Vec::with_capacity(self.keys.len()),
                 hashes: Vec::new(),
             })),

@@ -25,19 +25,19 @@ use super::Plan;
 use super::site::as_node;
 
 /// The index of the input column that `expr` is.
-pub(super) fn column(expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
+pub(crate) fn column(expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
     expr.downcast_ref::<Column>().map(Column::index)
 }
 
 /// Through a projection, whose other columns do not matter.
-pub(super) fn through_projection(node: &ProjectionExec, keys: &[usize]) -> Option<Vec<usize>> {
+pub(crate) fn through_projection(node: &ProjectionExec, keys: &[usize]) -> Option<Vec<usize>> {
     keys.iter()
         .map(|key| column(&node.expr().get(*key)?.expr))
         .collect()
 }
 
 /// Through a filter, which may project at the same time.
-pub(super) fn through_filter(node: &FilterExec, keys: &[usize]) -> Option<Vec<usize>> {
+pub(crate) fn through_filter(node: &FilterExec, keys: &[usize]) -> Option<Vec<usize>> {
     project(node.projection().as_deref(), keys)
 }
 

@@ -62,6 +62,7 @@ use crate::config::RuntimeFilterOptions;
 use crate::ledger::{JoinOutcome, JoinVerdict, Refusal};
 use crate::nodes::{RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec};
 use crate::spec::{Estimates, FilterSpec, WaitClass};
+pub(crate) use columns::{column, through_filter, through_projection};
 use join::{EquiJoin, JoinKeys};
 use probe::ProbeSites;
 use site::{Site, as_node, is_node, with_children};
@@ -508,7 +509,7 @@ fn is_hash_exchange(node: &Plan) -> bool {
 }
 
 /// Operators that pass every row on unchanged, one input to one output.
-fn is_transparent(node: &Plan) -> bool {
+pub(crate) fn is_transparent(node: &Plan) -> bool {
     #[allow(deprecated)] // Gone from DataFusion's own plans, not from other planners'.
     let coalesces =
         is_node::<datafusion::physical_plan::coalesce_batches::CoalesceBatchesExec>(node);
