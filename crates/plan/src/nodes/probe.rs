@@ -512,3 +512,25 @@ impl RecordBatchStream for ProbeStream {
         Arc::clone(&self.schema)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_before_the_verdict_are_missed_at_the_rate_of_those_after_it() {
+        let missed = |rows, looked_at, kept| {
+            let unfiltered = Unfiltered {
+                rows,
+                looked_at,
+                kept,
+            };
+            unfiltered.missed()
+        };
+        assert_eq!(missed(1_000, 4_000, 1_000), 750);
+        assert_eq!(missed(1_000, 4_000, 4_000), 0);
+        assert_eq!(missed(0, 4_000, 0), 0);
+        // The filter never came, or nothing came after it: nothing is known.
+        assert_eq!(missed(1_000, 0, 0), 0);
+    }
+}
