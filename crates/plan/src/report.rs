@@ -504,7 +504,7 @@ impl ProbeSums {
             ..
         } = self.report;
         let passed = rows_in.checked_sub(rows_dropped)?;
-        let unfiltered = self.late + self.no_verdict + self.skipped > 0;
+        let unfiltered = self.late + self.no_verdict + self.report.rows_skipped > 0;
         if unfiltered || join.rows_in != passed || join.looked_up != passed {
             return None;
         }

@@ -42,6 +42,7 @@ fn spec(null_equals_null: bool) -> Arc<FilterSpec> {
         null_equals_null,
         wait: WaitClass::Ordered,
         estimates: Estimates::default(),
+        leans_on_probes: false,
     })
 }
 
@@ -83,7 +84,9 @@ fn begin() -> ActiveExecution {
         filters: vec![FilterPolicy {
             id: 0,
             sizing: SizingPolicy::default(),
+            rule: Default::default(),
             probe_bytes: None,
+            probe_keys: None,
             max_cost_share: 1.0,
             force: true,
         }],
