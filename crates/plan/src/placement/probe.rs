@@ -50,7 +50,7 @@
 //! # Stepping stones
 //!
 //! A broadcast join's build side crosses no hash exchange, and is read from the start of the
-//! query on. A probe there saves next to nothing by itself; but it makes the filter of that
+//! query on. A probe there saves little by itself; but it makes the filter of that
 //! join stricter, which may be just what the large tables beyond need:
 //!
 //! ```text
