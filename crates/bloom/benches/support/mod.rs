@@ -229,8 +229,8 @@ pub mod plain_avx2 {
     pub fn read_both(left: &Table, right: &Table) -> u32 {
         let mut union = [0u32; 16];
         for (left, right) in left.lines.iter().zip(&right.lines) {
-            for lane in 0..16 {
-                union[lane] |= left.0[lane] | right.0[lane];
+            for (lane, (left, right)) in union.iter_mut().zip(left.0.iter().zip(&right.0)) {
+                *lane |= left | right;
             }
         }
         union.iter().fold(0, |all, lane| all | lane)
