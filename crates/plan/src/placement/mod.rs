@@ -46,6 +46,7 @@ mod site;
 mod tests;
 
 use std::cmp::Reverse;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use datafusion::common::Result;
@@ -112,6 +113,7 @@ pub fn place(
         environment,
         filters: vec![],
         ledger: vec![],
+        estimator: Rc::default(),
         depth: 0,
     };
     let plan = if options.enabled {
@@ -184,6 +186,7 @@ struct Pass<'a> {
     environment: Environment,
     filters: Vec<Arc<FilterSpec>>,
     ledger: Vec<JoinVerdict>,
+    estimator: Rc<cost::Estimator>,
     /// Stepping stones that this pass stands on.
     depth: usize,
 }
@@ -299,7 +302,14 @@ impl Pass<'_> {
         let (options, environment) = (self.options, &self.environment);
         let build = build::find(join, keys, cluster)?;
         let forecast = |sites: &[Site], covered: &cost::Exchanges| {
-            cost::forecast(join.build, &build.site, join.probe, sites, covered)
+            cost::forecast(
+                &self.estimator,
+                join.build,
+                &build.site,
+                join.probe,
+                sites,
+                covered,
+            )
         };
         let (found, refusal) = match probe::find(join, keys, normalizes) {
             Ok(found) => (found, Refusal::FilterTooLarge),
@@ -427,6 +437,7 @@ impl Pass<'_> {
             environment: self.environment,
             filters: vec![],
             ledger: vec![],
+            estimator: Rc::clone(&self.estimator),
             depth: self.depth + 1,
         };
         let filters = deeper.decide(&join, "").ok()?;
