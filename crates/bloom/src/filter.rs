@@ -121,8 +121,8 @@ impl BloomFilter {
         Ok(())
     }
 
-    /// As [`probe_hashes`](Self::probe_hashes), but clears the bits of absent hashes and leaves the
-    /// others as they were.
+    /// As [`probe_hashes`](Self::probe_hashes), but clears the bits of absent hashes and leaves those
+    /// of present ones as they were. Bits after the last hash are cleared as well.
     ///
     /// # Errors
     ///

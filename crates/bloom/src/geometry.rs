@@ -73,6 +73,9 @@ pub fn geometry_for(ndv: u64, fpp: f64, max_bytes: usize) -> u32 {
 /// of 32 bits in each of 8 lanes. The result is the mean over that mixture (Putze, Sanders, Singler:
 /// Cache-, Hash- and Space-Efficient Bloom Filters, 2007, section 3, for blocked filters; the lane
 /// term is that of a split block). Above 1024 keys a block the mean stands in for the mixture.
+///
+/// A model of many blocks: with a few, whose loads are bound to add up, it errs to the larger side (one
+/// block of 20 keys: 0.40 % where 0.24 % is true).
 pub fn expected_fpp(blocks: u32, ndv: u64) -> f64 {
     let load = ndv as f64 / f64::from(blocks.max(1));
     let hit = |keys: f64| (1.0 - (31.0f64 / 32.0).powf(keys)).powi(8);
