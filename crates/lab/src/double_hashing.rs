@@ -9,9 +9,11 @@ pub(crate) enum Probing {
     /// has a divisor in common with the table may come round. Measured, that adds up to about 1.5/m
     /// to the false positive probability.
     Double,
-    /// `h1 + i * h2 + (i^3 - i) / 6`, which has neither fault (Dillinger, Manolios: Bloom Filters in
-    /// Probabilistic Verification, 2004).
-    Enhanced,
+    /// A hash of its own for each position: the `i`-th output of splitmix64 seeded with the hash.
+    ///
+    /// Slower, and free of that fault: any two or three numbers per key give a table of `m` cells only
+    /// so many different sets of positions, which shows in small tables of low probability.
+    Independent,
 }
 
 /// The positions of a key in a table of `len` cells, modulo `len`, for `i` in `0..count`.
@@ -25,22 +27,28 @@ pub(crate) fn positions(
     count: u32,
     probing: Probing,
 ) -> impl Iterator<Item = usize> {
-    let bend = u64::from(probing == Probing::Enhanced);
-    let mut step = 1 + scale(hash.rotate_left(32), len.saturating_sub(1));
+    let step = 1 + scale(hash.rotate_left(32), len.saturating_sub(1));
     let mut next = scale(hash, len);
     (0..u64::from(count)).map(move |i| {
-        let position = next;
-        // Subtracting is cheaper than dividing, and mostly happens once or not at all.
-        step += bend * i;
-        while step >= len {
-            step -= len;
+        if probing == Probing::Independent {
+            return scale(splitmix(hash, i), len) as usize;
         }
+        let position = next;
+        // Subtracting is cheaper than dividing, and happens at most once.
         next += step;
         if next >= len {
             next -= len;
         }
         position as usize
     })
+}
+
+/// Output number `i` of splitmix64 (Steele, Lea, Flood, 2014) seeded with `hash`.
+fn splitmix(hash: u64, i: u64) -> u64 {
+    let mut x = hash.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }
 
 /// `hash` brought from 64 bits down to `0..range`, without a division; 0 if `range` is 0.
@@ -68,12 +76,15 @@ mod tests {
     }
 
     #[test]
-    fn enhanced_positions_computed_by_hand() {
-        // Steps 25, 26, 28, 31 from 50, and 1, 2, 4, 7, 11 from 0.
-        let enhanced = |hash, len| positions(hash, len, 5, Probing::Enhanced).collect::<Vec<_>>();
-        assert_eq!(enhanced(0x8000_0000_4000_0000, 100), [50, 75, 1, 29, 60]);
-        assert_eq!(enhanced(0, 10), [0, 1, 3, 7, 4]);
-        assert_eq!(enhanced(u64::MAX, 1), [0; 5]);
+    fn independent_positions_are_those_of_splitmix() {
+        // The published first outputs for seed 1234567, brought down to 0..2^32 by their high halves.
+        let published = [
+            6457827717110365317u64,
+            3203168211198807973,
+            9817491932198370423,
+        ];
+        let got: Vec<usize> = positions(1_234_567, 1 << 32, 3, Probing::Independent).collect();
+        assert_eq!(got, published.map(|output| (output >> 32) as usize));
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Parser, value_parser};
+use clap::Parser;
 use runtime_filter_lab::Sizing;
 
 use crate::measure::Target;
@@ -14,14 +14,14 @@ use crate::measure::Target;
 #[command(name = "bloom_lab")]
 pub(crate) struct Args {
     /// Distinct keys to size the filters for
-    #[arg(long, default_value_t = 100_000, value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, default_value = "100000", value_parser = count, allow_negative_numbers = true)]
     pub(crate) items: u64,
 
-    /// False positive probability to size for, between 0 and 1 [default: 0.01]
+    /// False positive probability to size for, from 1e-12 to 1, instead of bits a key [default: 0.01]
     #[arg(long, conflicts_with = "bits_per_key", value_parser = fpp, allow_negative_numbers = true)]
     fpp: Option<f64>,
 
-    /// Memory to size for, in bits a key
+    /// Memory to size for, from 0.1 to 1000 bits a key, instead of a probability
     #[arg(long, value_parser = bits_per_key, allow_negative_numbers = true)]
     bits_per_key: Option<f64>,
 
@@ -29,12 +29,12 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 2.0, value_parser = overfill, allow_negative_numbers = true)]
     pub(crate) overfill: f64,
 
-    /// Whole bits a key to sweep, first and last
+    /// Whole bits a key to sweep, first and last, 1 to 64; with at most 100,000 keys
     #[arg(long, value_name = "FROM..TO", default_value = "4..20")]
     pub(crate) sweep: Sweep,
 
     /// Absent keys to look up for each measurement
-    #[arg(long, default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=1 << 40))]
+    #[arg(long, default_value = "1000000", value_parser = count, allow_negative_numbers = true)]
     pub(crate) probes: u64,
 
     /// Seed of the keys
@@ -86,6 +86,10 @@ impl FromStr for Sweep {
 
 fn fpp(text: &str) -> Result<f64, String> {
     let fpp = number(text)?;
+    // Far below what any of the filters reaches, but not below what can be told from 0.
+    if fpp > 0.0 && fpp < 1e-12 {
+        return Err("no filter here gets below 1e-12; give a larger probability".to_owned());
+    }
     // One item is the least that can be too many.
     Sizing::for_fpp(1, fpp).map_err(|error| error.to_string())?;
     Ok(fpp)
@@ -93,6 +97,9 @@ fn fpp(text: &str) -> Result<f64, String> {
 
 fn bits_per_key(text: &str) -> Result<f64, String> {
     let bits_per_key = number(text)?;
+    if !(0.1..=1000.0).contains(&bits_per_key) {
+        return Err("give 0.1 to 1000 bits a key".to_owned());
+    }
     Sizing::for_bits_per_key(1, bits_per_key).map_err(|error| error.to_string())?;
     Ok(bits_per_key)
 }
@@ -103,6 +110,18 @@ fn overfill(text: &str) -> Result<f64, String> {
         Ok(factor)
     } else {
         Err("give a factor from 1 to 100".to_owned())
+    }
+}
+
+/// A whole number, also as `1e6` or `1_000_000`. At most 2^40, which would take days already.
+fn count(text: &str) -> Result<u64, String> {
+    let plain = text.replace('_', "");
+    let number: f64 = plain.parse().map_err(|_| "this is no number".to_owned())?;
+    if number.fract() == 0.0 && (1.0..=(1u64 << 40) as f64).contains(&number) {
+        // Exact: whole numbers below 2^53 are.
+        Ok(number as u64)
+    } else {
+        Err("give a whole number from 1 to 2^40".to_owned())
     }
 }
 

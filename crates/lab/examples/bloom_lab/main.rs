@@ -64,11 +64,14 @@ fn run(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
 
     report::fill_legend(out, &sizing)?;
 
-    report::overfill_heading(out, args.overfill)?;
-    for (kind, run) in &runs {
-        report::overfill_row(out, kind.name(), run)?;
+    // At 1 it would be the same table again.
+    if args.overfill > 1.0 {
+        report::overfill_heading(out, args.overfill)?;
+        for (kind, run) in &runs {
+            report::overfill_row(out, kind.name(), run)?;
+        }
     }
-    if sizing.bits_per_key() != QUOTED_BITS_PER_KEY {
+    if args.overfill > 1.0 && sizing.bits_per_key() != QUOTED_BITS_PER_KEY {
         let target = Target::BitsPerKey(QUOTED_BITS_PER_KEY);
         let run = lab.fill(Kind::Classic, args.items, target, args.overfill);
         report::overfill_row(out, "classic, 10 bits", &run)?;
@@ -84,7 +87,7 @@ fn run(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         report::sweep_row(out, bits_per_key, &row)?;
         sweep.push(row);
     }
-    report::sweep_legend(out)?;
+    report::sweep_legend(out, sweep.iter().flatten().flatten())?;
 
     if !args.no_plot {
         let runs: Vec<(Kind, Run)> = runs

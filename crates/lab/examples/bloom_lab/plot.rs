@@ -45,6 +45,10 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), String> {
             path.display(),
             folder.display()
         )),
+        _ if path.extension().is_none_or(|extension| extension != "svg") => Err(format!(
+            "cannot write {}: the plot is an SVG; give --out a name that ends in .svg",
+            path.display()
+        )),
         _ if path.is_dir() => Err(format!(
             "cannot write {}: it is a folder; name a file with --out",
             path.display()

@@ -69,7 +69,8 @@ pub(crate) fn fill_legend(out: &mut impl Write, sizing: &Sizing) -> io::Result<(
         "
 counting  4 bits a counter
 scalable  starts with room for a {SCALABLE_STARTS_AT}th of the keys
-±         one standard deviation, from the number of lookups"
+±         one standard deviation, from the number of lookups; with few keys, which bits they
+          happen to share matters more"
     )?;
     let excess = DOUBLE_HASHING_EXCESS / sizing.bits() as f64;
     if excess > NOTEWORTHY * sizing.expected_fpp() {
@@ -169,13 +170,33 @@ pub(crate) fn sweep_row(
     out.flush()
 }
 
-pub(crate) fn sweep_legend(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn sweep_legend<'a>(
+    out: &mut impl Write,
+    mut samples: impl Iterator<Item = &'a Sample>,
+) -> io::Result<()> {
     writeln!(
         out,
         "
-real      bits a key really taken: split blocks come in legal sizes, cuckoo buckets in powers of two
+real      bits a key really taken: split blocks come in legal sizes, cuckoo buckets in powers of two,
+          and a scalable filter does not insert what seems present, which is much at few bits
 -         cannot be had with so few bits, or filled"
-    )
+    )?;
+    if samples.any(differs) {
+        writeln!(
+            out,
+            "
+Some rates are far from their formula: the filter is too small for it. Double hashing adds up to about
+1.5/m (classic, counting), and the formulas of split block and cuckoo are for many blocks or buckets."
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether a rate is further from its formula than chance explains.
+fn differs(sample: &Sample) -> bool {
+    const HITS: u64 = 100;
+    let ratio = sample.measured / sample.expected;
+    sample.hits >= HITS && !(0.7..=1.4).contains(&ratio)
 }
 
 fn measured(sample: &Sample) -> String {
