@@ -199,13 +199,13 @@ async fn a_further_filter_must_pay_by_a_wide_margin() {
         scan("select f_key, f_second from fact", 0).await,
         &[(0, 0)],
     );
-    let two_receivers = config(&[("datafusion.execution.target_partitions", "2")]);
+    let three_receivers = config(&[("datafusion.execution.target_partitions", "3")]);
     let filters_by = async |build: &str| {
         let probe = exchange(Arc::clone(&inner), &[1, 3]);
         let build = scan(build, 0).await;
         let plan = Join::default().on(build, probe, &[(0, 1), (1, 3)]);
         let options = RuntimeFilterOptions::default();
-        let placement = placed(&plan, &options, &two_receivers, Mode::Cluster);
+        let placement = placed(&plan, &options, &three_receivers, Mode::Cluster);
         let of_join = |verdict: &&JoinVerdict| {
             verdict.join.contains(", ") && matches!(verdict.outcome, JoinOutcome::Placed { .. })
         };
