@@ -122,7 +122,8 @@ impl BloomFilter {
     }
 
     /// As [`probe_hashes`](Self::probe_hashes), but clears the bits of absent hashes and leaves those
-    /// of present ones as they were. Bits after the last hash are cleared as well.
+    /// of present ones as they were. In the last word of the hashes the bits after the last hash are
+    /// cleared as well; words past it are left alone.
     ///
     /// # Errors
     ///

@@ -9,6 +9,9 @@ use crate::sizing::{self, Sizing};
 /// Each layer's false positive probability in terms of the one before.
 const TIGHTENING: f64 = 0.5;
 
+/// About 2^-60. Among a few keys, two of the 64-bit hashes are as likely to be equal.
+const LEAST_FPP: f64 = 1e-18;
+
 /// Layers of classic filters, each for twice the keys at half the false positive probability of the
 /// one before, added when the last is full (Almeida, Baquero, Preguiça, Hutchison: Scalable Bloom
 /// Filters, 2007).
@@ -22,7 +25,7 @@ pub struct ScalableBloom {
     plan: Plan,
     // Never empty.
     layers: Vec<ClassicBloom>,
-    // Bits set in the last layer once it is full.
+    // The last layer is full when it has more bits set than this.
     full_at: u64,
 }
 
@@ -32,10 +35,14 @@ impl ScalableBloom {
     ///
     /// # Errors
     ///
-    /// As [`Sizing::for_fpp`]; [`SizeError::TooLarge`] if the first layer is above
+    /// As [`Sizing::for_fpp`]; [`SizeError::FppOutOfReach`] below 1e-18, [`SizeError::TooLarge`] if the first layer is above
     /// [`MAX_BYTES`](crate::MAX_BYTES), [`SizeError::OutOfMemory`] if the memory cannot be had.
     pub fn new(first_items: u64, fpp: f64) -> Result<Self, SizeError> {
         sizing::check_fpp(fpp)?;
+        if fpp < LEAST_FPP {
+            let least = LEAST_FPP;
+            return Err(SizeError::FppOutOfReach { fpp, least });
+        }
         Self::from_plan(Plan {
             first_items: granted(first_items),
             first_fpp: fpp * (1.0 - TIGHTENING),
@@ -45,7 +52,8 @@ impl ScalableBloom {
     /// An empty filter with room for `first_items` distinct keys (at least 128 are granted) before it
     /// grows, that takes about `bits_per_key` bits of memory a key once it holds `items`. Less at few
     /// bits a key: keys that seem present are not inserted, and where they are many (below about 10
-    /// bits) the last layer is never made.
+    /// bits) the last layer is never made. Measured with 100,000 keys and room for a tenth at first: 2.9
+    /// bits for 8 asked for, 3.4 for 9, all 10 for 10.
     ///
     /// # Errors
     ///
@@ -117,7 +125,7 @@ impl Membership for ScalableBloom {
             return Ok(());
         }
         if let Some(last) = self.layers.last_mut()
-            && last.ones() < self.full_at
+            && last.ones() <= self.full_at
         {
             return last.insert(hash);
         }
@@ -163,11 +171,14 @@ fn granted(first_items: u64) -> u64 {
     }
 }
 
-/// The bits that as many keys as it was sized for are expected to set: `m (1 - e^(-kn/m))`.
+/// The bits that as many keys as it was sized for are expected to set, `m (1 - e^(-kn/m))`, less those
+/// of one key: so the last one does not exceed them either. With independent positions the false
+/// positive probability is that of the bits set, whichever keys set them.
 fn ones_when_full(sizing: &Sizing) -> u64 {
     let bits = sizing.bits() as f64;
     let written = f64::from(sizing.hashes()) * sizing.items() as f64;
-    (-bits * (-written / bits).exp_m1()) as u64
+    let expected = (-bits * (-written / bits).exp_m1()) as u64;
+    expected.saturating_sub(u64::from(sizing.hashes()))
 }
 
 /// What layers come to, without making them.
@@ -240,9 +251,12 @@ mod tests {
     fn measured_rates_keep_the_bound_from_the_smallest_first_layer_on() {
         for (first, fpp, keys) in [
             (1, 0.01, 100),
+            (1, 0.01, 1900),
             (10, 0.001, 1000),
             (10, 1e-4, 1000),
             (50, 0.001, 500),
+            (100, 1e-4, 1000),
+            (100, 0.001, 3900),
         ] {
             let (seeds, probes) = (60u64, 40_000u64);
             let mut wrong = 0;
@@ -257,8 +271,9 @@ mod tests {
                 wrong += others.iter().filter(|&&hash| filter.contains(hash)).count();
             }
             let measured = wrong as f64 / (seeds * probes) as f64;
-            // Half a tenth for chance, in the keys and in the probes.
-            assert!(measured <= fpp * 1.05, "{first} {fpp} {keys}: {measured}");
+            // For chance in the probes: three standard deviations.
+            let chance = 3.0 * (fpp / (seeds * probes) as f64).sqrt();
+            assert!(measured <= fpp + chance, "{first} {fpp} {keys}: {measured}");
         }
     }
 
@@ -294,5 +309,7 @@ mod tests {
         assert!(ScalableBloom::for_bits_per_key(1, 0, 8.0).is_err());
         assert!(ScalableBloom::for_bits_per_key(1, 1, f64::NAN).is_err());
         assert!(ScalableBloom::new(1, 1.0).is_err());
+        let error = ScalableBloom::new(1, 5e-324).unwrap_err();
+        assert!(matches!(error, SizeError::FppOutOfReach { .. }), "{error}");
     }
 }

@@ -26,8 +26,9 @@ impl SplitBlock {
     /// # Errors
     ///
     /// [`SizeError::ZeroItems`], [`SizeError::Fpp`] if not between 0 and 1, [`SizeError::TooLarge`]
-    /// if [`MAX_BYTES`](crate::MAX_BYTES) do not suffice, [`SizeError::OutOfMemory`] if the memory
-    /// cannot be had.
+    /// if [`MAX_BYTES`](crate::MAX_BYTES) do not even suffice for a classic filter,
+    /// [`SizeError::FppOutOfReach`] if they suffice for that but not for blocks,
+    /// [`SizeError::OutOfMemory`] if the memory cannot be had.
     pub fn for_fpp(items: u64, fpp: f64) -> Result<Self, SizeError> {
         sizing::check_fpp(fpp)?;
         if items == 0 {
@@ -35,10 +36,16 @@ impl SplitBlock {
         }
         let max_bytes = usize::try_from(MAX_BYTES).unwrap_or(usize::MAX);
         let blocks = geometry_for(items, fpp, max_bytes);
-        if geometry::expected_fpp(blocks, items) > fpp {
-            // Even unlimited it would be more than the textbook size.
-            let least = sizing::Sizing::for_fpp(items, fpp)?.byte_len();
-            return Err(too_large(least.max(MAX_BYTES + 1)));
+        let least = geometry::expected_fpp(blocks, items);
+        if least > fpp {
+            // Unlimited it would be more than the textbook size. If that is not the reason, then that
+            // more memory hardly helps: with k = 8 the probability falls but slowly.
+            let textbook = sizing::Sizing::for_fpp(items, fpp)?.byte_len();
+            return Err(if textbook > MAX_BYTES {
+                too_large(textbook)
+            } else {
+                SizeError::FppOutOfReach { fpp, least }
+            });
         }
         Self::with_blocks(blocks)
     }
@@ -151,6 +158,9 @@ mod tests {
             Err(SizeError::ZeroItems)
         );
         assert!(SplitBlock::for_fpp(1, 0.0).is_err());
+        // Within the memory for the textbook's bits, but not with eight of them in a block.
+        let error = SplitBlock::for_fpp(1000, 1e-30).unwrap_err();
+        assert!(matches!(error, SizeError::FppOutOfReach { .. }), "{error}");
         assert!(SplitBlock::for_bits_per_key(1, 0.0).is_err());
         for result in [
             SplitBlock::for_fpp(1 << 40, 0.01),

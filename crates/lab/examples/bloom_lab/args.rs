@@ -13,39 +13,46 @@ use crate::measure::Target;
 #[derive(Debug, Parser)]
 #[command(name = "bloom_lab")]
 pub(crate) struct Args {
-    /// Distinct keys to size the filters for
+    /// Distinct keys to size the filters for, 1 to 2^40, also as 1e5 or 100_000; with the overfill at
+    /// most 4e9
     #[arg(long, default_value = "100000", value_parser = count, allow_negative_numbers = true)]
     pub(crate) items: u64,
 
-    /// False positive probability to size for, from 1e-12 to 1, instead of bits a key [default: 0.01]
+    /// False positive probability to size for, from 1e-12 to below 1; excludes --bits-per-key [default: 0.01]
     #[arg(long, conflicts_with = "bits_per_key", value_parser = fpp, allow_negative_numbers = true)]
     fpp: Option<f64>,
 
-    /// Memory to size for, from 0.1 to 1000 bits a key, instead of a probability
+    /// Memory to size for, from 0.1 to 1000 bits a key; excludes --fpp
     #[arg(long, value_parser = bits_per_key, allow_negative_numbers = true)]
     bits_per_key: Option<f64>,
 
-    /// Overfill the filters up to this many times the keys they were sized for, 1 to 100
+    /// Overfill the filters up to this many times the keys they were sized for, 1 to 100; at 1 not at
+    /// all
     #[arg(long, default_value_t = 2.0, value_parser = overfill, allow_negative_numbers = true)]
     pub(crate) overfill: f64,
 
     /// Whole bits a key to sweep, first and last, 1 to 64; with at most 100,000 keys
-    #[arg(long, value_name = "FROM..TO", default_value = "4..20")]
+    #[arg(
+        long,
+        value_name = "FROM..TO",
+        default_value = "4..20",
+        allow_hyphen_values = true
+    )]
     pub(crate) sweep: Sweep,
 
-    /// Absent keys to look up for each measurement
+    /// Absent keys to look up for each measurement, 1 to 2^40, also as 1e6 or 1_000_000
     #[arg(long, default_value = "1000000", value_parser = count, allow_negative_numbers = true)]
     pub(crate) probes: u64,
 
-    /// Seed of the keys
-    #[arg(long, default_value_t = 1)]
+    /// Seed of the keys, 0 to 2^64 - 1
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub(crate) seed: u64,
 
-    /// Where to write the plot, as SVG
+    /// Where to write the plot, an SVG; a name that ends in .svg
     #[arg(long, value_name = "FILE", default_value = "bloom_lab.svg")]
     pub(crate) out: PathBuf,
 
-    /// Write no plot
+    /// Write no plot, whatever --out says
     #[arg(long)]
     pub(crate) no_plot: bool,
 }

@@ -45,7 +45,7 @@ fn run(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let sizing = target.sizing(args.items)?;
     report::sizing(out, &sizing, target)?;
     if !args.no_plot {
-        plot::check_folder(&args.out)?;
+        plot::check_file(&args.out)?;
     }
     // Without the simplest of them there is nothing to compare with.
     drop(ClassicBloom::new(sizing)?);

@@ -38,6 +38,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fpp(fpp) => write!(f, "FPP {}", plain_percent(*fpp)),
+            Self::BitsPerKey(1.0) => write!(f, "1 bit a key"),
             Self::BitsPerKey(bits_per_key) => write!(f, "{bits_per_key} bits a key"),
         }
     }

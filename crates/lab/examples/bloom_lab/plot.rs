@@ -1,16 +1,18 @@
 //! The plot: formulas as lines, measurements as points.
 
 use std::error::Error;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::Path;
 
 use plotters::coord::Shift;
 use plotters::element::DynElement;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::args::Args;
 use crate::measure::{Kind, Run, Sample};
-use crate::report::{grouped, plain_percent};
+use crate::report::{counted, plain_percent};
 
 type Backend<'a> = SVGBackend<'a>;
 type Area<'a> = DrawingArea<Backend<'a>, Shift>;
@@ -34,12 +36,20 @@ pub(crate) struct Plot<'a> {
     pub(crate) runs: &'a [(Kind, Run)],
 }
 
-/// Fails before the measurements rather than after.
-pub(crate) fn check_folder(path: &Path) -> Result<(), String> {
+/// Height of the legend, which has a strip of its own so that it covers no data.
+const LEGEND_HEIGHT: u32 = 30;
+
+/// Fails before the measurements rather than after. Leaves a file that is there as it is.
+pub(crate) fn check_file(path: &Path) -> Result<(), String> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     match folder {
+        Some(folder) if folder.exists() && !folder.is_dir() => Err(format!(
+            "cannot write {}: {} is a file, not a folder; choose another with --out",
+            path.display(),
+            folder.display()
+        )),
         Some(folder) if !folder.is_dir() => Err(format!(
             "cannot write {}: there is no folder {}; create it or choose another with --out",
             path.display(),
@@ -53,7 +63,19 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), String> {
             "cannot write {}: it is a folder; name a file with --out",
             path.display()
         )),
-        _ => Ok(()),
+        _ => try_to_open(path).map_err(|error| format!("cannot write {}: {error}", path.display())),
+    }
+}
+
+fn try_to_open(path: &Path) -> io::Result<()> {
+    // A link that leads nowhere is there too, and is not to be removed.
+    let existed = path.symlink_metadata().is_ok();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    // What ends early should not leave an empty plot.
+    if existed {
+        Ok(())
+    } else {
+        fs::remove_file(path)
     }
 }
 
@@ -71,7 +93,9 @@ fn draw(plot: &Plot<'_>, svg: &mut String) -> Result<(), Box<dyn Error>> {
         "False positive probability: formula (lines) and measurement (points)",
         ("sans-serif", 22),
     )?;
-    let (left, right) = body.split_horizontally(SIZE.0 / 2);
+    let (strip, panels) = body.split_vertically(LEGEND_HEIGHT);
+    legend(&strip)?;
+    let (left, right) = panels.split_horizontally(SIZE.0 / 2);
 
     let sweep: Vec<Series> = Kind::ALL
         .into_iter()
@@ -94,10 +118,9 @@ fn draw(plot: &Plot<'_>, svg: &mut String) -> Result<(), Box<dyn Error>> {
     );
     panel(
         &left,
-        &format!("By memory, {} keys", grouped(plot.items)),
+        &format!("By memory, {}", counted(plot.items, "key")),
         "bits a key",
         (from - margin, to + margin),
-        SeriesLabelPosition::LowerLeft,
         &sweep,
     )?;
 
@@ -124,7 +147,6 @@ fn draw(plot: &Plot<'_>, svg: &mut String) -> Result<(), Box<dyn Error>> {
         &format!("By fill, sized for {}", plot.args.target()),
         "keys over the keys sized for",
         (0.0, plot.args.overfill * 1.05),
-        SeriesLabelPosition::LowerRight,
         &fill,
     )?;
     root.present()?;
@@ -142,7 +164,6 @@ fn panel(
     title: &str,
     x_title: &str,
     x_range: (f64, f64),
-    legend_at: SeriesLabelPosition,
     series: &[Series],
 ) -> Result<(), Box<dyn Error>> {
     let shown = |&(x, fpp): &(f64, f64)| x_range.0 <= x && x <= x_range.1 && fpp >= LOWEST_FPP;
@@ -177,23 +198,41 @@ fn panel(
         measured,
     } in series
     {
-        let colour = colour(*kind);
+        let style = colour(*kind).stroke_width(2);
         let line = formula.iter().copied().filter(shown);
-        chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
+        match kind {
+            // By the keys it is the same line as that of the classic filter, which must show through.
+            Kind::Counting => chart.draw_series(DashedLineSeries::new(line, 8, 8, style))?,
+            _ => chart.draw_series(LineSeries::new(line, style))?,
+        };
         let points = measured.iter().copied().filter(shown);
-        let kind = *kind;
-        chart
-            .draw_series(points.map(|point| marker(kind, point)))?
-            .label(kind.name())
-            .legend(move |(x, y)| marker(kind, (x + 12, y)));
+        chart.draw_series(points.map(|point| marker(*kind, point)))?;
     }
-    chart
-        .configure_series_labels()
-        .position(legend_at)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .label_font(("sans-serif", 15))
-        .draw()?;
+    Ok(())
+}
+
+/// All kinds in a row.
+fn legend(area: &Area<'_>) -> Result<(), Box<dyn Error>> {
+    const WIDTH: i32 = 150;
+    let middle = LEGEND_HEIGHT as i32 / 2;
+    let mut x = (SIZE.0 as i32 - WIDTH * Kind::ALL.len() as i32) / 2;
+    for kind in Kind::ALL {
+        let style = colour(kind).stroke_width(2);
+        let gap = if matches!(kind, Kind::Counting) { 8 } else { 0 };
+        area.draw(&PathElement::new(
+            [(x, middle), (x + 12 - gap / 2, middle)],
+            style,
+        ))?;
+        area.draw(&PathElement::new(
+            [(x + 12 + gap / 2, middle), (x + 24, middle)],
+            style,
+        ))?;
+        area.draw(&marker(kind, (x + 12, middle)))?;
+        let text = ("sans-serif", 15).into_text_style(area);
+        let text = text.pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw(&Text::new(kind.name(), (x + 32, middle), text))?;
+        x += WIDTH;
+    }
     Ok(())
 }
 

@@ -9,15 +9,18 @@ use crate::measure::{Kind, Run, SCALABLE_STARTS_AT, Sample, Target};
 /// What double hashing adds to the FPP, times m: see `ClassicBloom`.
 const DOUBLE_HASHING_EXCESS: f64 = 1.5;
 
+/// With fewer keys filters have few blocks or buckets.
+const FEW_KEYS: u64 = 1000;
+
 /// Share of the expected FPP from which on that is told.
 const NOTEWORTHY: f64 = 0.05;
 
 pub(crate) fn sizing(out: &mut impl Write, sizing: &Sizing, target: Target) -> io::Result<()> {
-    let items = grouped(sizing.items());
-    writeln!(out, "Bloom filter for {items} keys, {target}")?;
-    let bits = grouped(sizing.bits());
+    let items = counted(sizing.items(), "key");
+    writeln!(out, "Bloom filter for {items}, {target}")?;
+    let bits = counted(sizing.bits(), "bit");
     let (bits_per_key, bytes) = (sizing.bits_per_key(), bytes(sizing.byte_len()));
-    writeln!(out, "  m             {bits} bits, {bits_per_key:.2} a key")?;
+    writeln!(out, "  m             {bits}, {bits_per_key:.2} a key")?;
     writeln!(out, "  k             {}", sizing.hashes())?;
     writeln!(out, "  memory        {bytes}")?;
     writeln!(
@@ -31,8 +34,8 @@ pub(crate) fn sizing(out: &mut impl Write, sizing: &Sizing, target: Target) -> i
 pub(crate) fn fill_heading(out: &mut impl Write, probes: u64) -> io::Result<()> {
     writeln!(
         out,
-        "\nFilters for the same, measured with {} absent keys\n",
-        grouped(probes)
+        "\nFilters for the same, measured with {}\n",
+        counted(probes, "absent key")
     )?;
     writeln!(
         out,
@@ -82,6 +85,15 @@ here {}, in classic and counting filters.",
             percent(excess)
         )?;
     }
+    if sizing.items() < FEW_KEYS {
+        writeln!(
+            out,
+            "
+The formulas of split block and cuckoo are for many blocks or buckets: with only {}
+they can be off by half and more, mostly to the larger side.",
+            counted(sizing.items(), "key")
+        )?;
+    }
     Ok(())
 }
 
@@ -128,15 +140,16 @@ pub(crate) fn stopped(
         if let Ok(run) = run
             && let (Some(why), Some(last)) = (&run.stopped, run.steps.last())
         {
-            let keys = grouped(last.keys);
-            writeln!(out, "\n{} stopped at {keys} keys: {why}", kind.name())?;
+            let keys = counted(last.keys, "key");
+            writeln!(out, "\n{} stopped at {keys}: {why}", kind.name())?;
         }
     }
     Ok(())
 }
 
 pub(crate) fn sweep_heading(out: &mut impl Write, items: u64) -> io::Result<()> {
-    writeln!(out, "\nFPP in % by bits a key, {} keys\n", grouped(items))?;
+    let items = counted(items, "key");
+    writeln!(out, "\nFPP in % by bits a key, {items}\n")?;
     write!(out, "{:>4}", "")?;
     for kind in Kind::ALL {
         write!(out, "{:>22}", kind.name())?;
@@ -178,7 +191,7 @@ pub(crate) fn sweep_legend<'a>(
         out,
         "
 real      bits a key really taken: split blocks come in legal sizes, cuckoo buckets in powers of two,
-          and a scalable filter does not insert what seems present, which is much at few bits
+          and a scalable filter does not insert what seems present: below about 10 bits it hardly grows
 -         cannot be had with so few bits, or filled"
     )?;
     if samples.any(differs) {
@@ -247,7 +260,13 @@ fn digits(value: f64, significant: i32) -> String {
     format!("{value:.decimals$}")
 }
 
-pub(crate) fn grouped(number: u64) -> String {
+/// `1 key`, `2,000 keys`.
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(number))
+}
+
+fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -262,7 +281,7 @@ pub(crate) fn grouped(number: u64) -> String {
 fn bytes(bytes: u64) -> String {
     let value = bytes as f64;
     match bytes {
-        0..1_000 => format!("{bytes} bytes"),
+        0..1_000 => counted(bytes, "byte"),
         1_000..1_000_000 => format!("{:.1} KB", value / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
         _ => format!("{:.1} GB", value / 1e9),
