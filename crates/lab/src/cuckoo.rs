@@ -10,7 +10,8 @@ const BUCKET_SLOTS: u64 = 4;
 /// What four slots a bucket are sized to be filled to, less [`SPARE_SLOTS`].
 ///
 /// On the average insertions fail at 0.95 to 0.97 (Fan et al., section 5.1), in single tables sooner.
-/// Measured, one table in a thousand fails below this, of any size and with any length of fingerprints.
+/// Measured with fingerprints of 4 to 14 bits: below this one or two of a thousand tables of up to 1024
+/// slots fail, and none of 600 tables of 4096 and 16,384 slots, of 150 of 65,536 or of 24 of 2^20.
 const MAX_LOAD: f64 = 0.93;
 /// Small tables fail sooner: which buckets a few keys share is chance.
 const SPARE_SLOTS: f64 = 6.0;
@@ -31,7 +32,7 @@ const MAX_FINGERPRINT_BITS: u32 = 32;
 /// and a key can be held 8 times at most (4 if its two buckets are the same one).
 ///
 /// It can refuse a key before it is full. A table of s slots is meant for `0.93 s - 6` keys, of which
-/// about one table in a thousand refuses some.
+/// one or two tables in a thousand refuse some; large ones hardly ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CuckooFilter {
     slots: PackedCells,
