@@ -143,6 +143,7 @@ mod tests {
                 build_rows: Some(1),
                 probe_rows: None,
                 probe_bytes: Some(u64::MAX),
+                probe_keys: Some(3),
             },
             leans_on_probes: true,
         };

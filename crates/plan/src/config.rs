@@ -63,6 +63,11 @@ extensions_options! {
         /// scans directly below a probe, which then skip files, row groups and pages.
         pub storage_pruning: bool, default = true
 
+        /// A filter expected to keep at most a quarter of the rows of such a scan also
+        /// works in it: columns that are no keys are decoded only for rows that pass.
+        /// Needs `storage_pruning`.
+        pub late_materialization: bool, default = true
+
         /// Internal: the execution that a task belongs to. Set by the scope node.
         pub execution_id: String, default = String::new()
     }

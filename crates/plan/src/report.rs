@@ -19,6 +19,7 @@ use runtime_filter_exchange::{Basis, FilterRecord, Verdict};
 use serde::Serialize;
 
 use crate::ledger::JoinOutcome;
+use crate::nodes::metric::ScanRows;
 use crate::nodes::{
     RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec, metric,
 };
@@ -228,7 +229,9 @@ pub struct ProbeReport {
     pub rows_in: u64,
     /// Rows dropped.
     pub rows_dropped: u64,
-    /// Bytes of the dropped rows in memory, estimated.
+    /// Those of them that a Parquet scan did not decode to the end.
+    pub rows_dropped_in_scan: u64,
+    /// Bytes of the other dropped rows in memory, estimated.
     pub bytes_dropped: u64,
     /// Partitions that were polled.
     pub first_polls: u64,
@@ -329,6 +332,14 @@ pub async fn query_report(
             report.shuffle.rows += sum(&metrics, "output_rows");
         }
         report.storage.add(&metrics);
+        for metric in metrics.iter() {
+            let value = metric.value();
+            if let Some(id) = ScanRows::In.filter(value.name()) {
+                probes.entry(id).or_default().scan_rows_in += value.as_usize() as u64;
+            } else if let Some(id) = ScanRows::Dropped.filter(value.name()) {
+                probes.entry(id).or_default().scan_rows_dropped += value.as_usize() as u64;
+            }
+        }
         if let Some(probe) = node.downcast_ref::<RuntimeFilterProbeExec>() {
             probes.entry(probe.spec().id).or_default().add(&metrics);
         }
@@ -371,6 +382,7 @@ pub async fn query_report(
     }
     for spec in scope.filters() {
         let probe = probes.get(&spec.id).copied().unwrap_or_default();
+        let probe = probe.with_those_of_scans();
         report.filters.push(filter_report(
             spec.id,
             &spec.join,
@@ -476,6 +488,9 @@ struct ProbeSums {
     report: ProbeReport,
     late: u64,
     no_verdict: u64,
+    /// Rows that a scan below looked up itself, and those of them that the probes never saw.
+    scan_rows_in: u64,
+    scan_rows_dropped: u64,
 }
 
 impl ProbeSums {
@@ -494,6 +509,21 @@ impl ProbeSums {
         report.wait_ms += sum(metrics, metric::WAIT_TIME) as f64 / 1e6;
         self.late += sum(metrics, metric::LATE_VERDICTS);
         self.no_verdict += sum(metrics, metric::NO_VERDICT);
+    }
+
+    /// These, with the rows that scans looked up as if the probes had done so.
+    fn with_those_of_scans(mut self) -> Self {
+        let passed = self.scan_rows_in.saturating_sub(self.scan_rows_dropped);
+        let report = &mut self.report;
+        if self.scan_rows_in > 0 && report.rows_in == passed {
+            // Each row was looked up in the scan; that the probes found nothing more to
+            // drop is no fault of the filter.
+            (report.rows_skipped, report.switched_off, report.switched_on) = (0, 0, 0);
+        }
+        report.rows_in = report.rows_in.saturating_sub(passed) + self.scan_rows_in;
+        report.rows_dropped += self.scan_rows_dropped;
+        report.rows_dropped_in_scan = self.scan_rows_dropped;
+        self
     }
 
     /// The share of rows without a partner that passed, if `join` read just the rows that passed.
@@ -634,9 +664,10 @@ impl fmt::Display for QueryReport {
             }
             writeln!(
                 f,
-                "dropped {} of {} rows ({}), missed about {}, skipped {}; {} of {} first polls before the verdict, waited {:.1} ms, {} timeouts, verdict {}",
+                "dropped {} of {} rows ({} in scans; {}), missed about {}, skipped {}; {} of {} first polls before the verdict, waited {:.1} ms, {} timeouts, verdict {}",
                 probe.rows_dropped,
                 probe.rows_in,
+                probe.rows_dropped_in_scan,
                 kb(probe.bytes_dropped),
                 probe.rows_missed,
                 probe.rows_skipped,

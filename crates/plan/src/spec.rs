@@ -32,6 +32,9 @@ pub struct Estimates {
     /// Bytes in memory of the rows that enter the exchanges between the probe nodes
     /// and their join, counted once for each exchange: what a filter can thin out.
     pub probe_bytes: Option<u64>,
+    /// Distinct keys that reach the probe nodes, where statistics tell their number and
+    /// not only a range of them.
+    pub probe_keys: Option<u64>,
 }
 
 /// One runtime filter of a plan.

@@ -63,6 +63,37 @@ pub mod metric {
     /// Probe: rows of these that the filter would have dropped, estimated from the
     /// share that the same partition dropped later. 0 where it never got a filter.
     pub const ROWS_MISSED: &str = "rows_missed";
+
+    /// What a scan says of the rows whose keys it looked up in a filter while decoding.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ScanRows {
+        /// Rows looked up.
+        In,
+        /// Rows of these that were not decoded any further.
+        Dropped,
+    }
+
+    impl ScanRows {
+        const PREFIX: &str = "runtime_filter_";
+
+        fn suffix(self) -> &'static str {
+            match self {
+                Self::In => "_rows_in",
+                Self::Dropped => "_rows_dropped",
+            }
+        }
+
+        /// Name of the metric of `filter`.
+        pub fn name(self, filter: u32) -> String {
+            format!("{}{filter}{}", Self::PREFIX, self.suffix())
+        }
+
+        /// The filter of which the metric `name` says this, if it does.
+        pub fn filter(self, name: &str) -> Option<u32> {
+            let id = name.strip_prefix(Self::PREFIX)?;
+            id.strip_suffix(self.suffix())?.parse().ok()
+        }
+    }
 }
 
 /// The `ExecutionPlan` methods that the build and the probe node share: both pass

@@ -264,8 +264,7 @@ fn policy(spec: &FilterSpec, options: &RuntimeFilterOptions) -> FilterPolicy {
             .estimates
             .probe_bytes
             .map(|bytes| (bytes as f64 * WIRE_SHARE) as u64),
-        // Placement knows it where a single key column has statistics, and keeps it to itself.
-        probe_keys: None,
+        probe_keys: spec.estimates.probe_keys,
         max_cost_share: 1.0 - options.min_saving,
         force: options.force,
     }

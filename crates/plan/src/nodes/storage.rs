@@ -17,8 +17,15 @@
 //! would otherwise take them for one that it can do nothing with. The files that
 //! partitions hand on to each other stay those of the one `DataSourceExec`.
 //!
+//! A partition is opened when it is first polled: the probe above has then waited for
+//! its verdict. If the filter is there and few rows are expected to pass it, it is a
+//! condition of the scan as well (late materialization): the other columns are decoded
+//! for the rows that pass.
+//!
 //! What the scan drops, the probe above would have dropped: both know the same keys,
 //! and only operators lie between that treat each row by itself.
+
+mod row_filter;
 
 use std::any::Any;
 use std::fmt;
@@ -31,7 +38,9 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, ScalarValue, Statistics};
 use datafusion::config::ConfigOptions;
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, ParquetSource};
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, ParquetSource,
+};
 use datafusion::datasource::source::{DataSource, DataSourceExec, OpenArgs};
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Operator;
@@ -54,9 +63,10 @@ use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::{Stream, StreamExt};
 use runtime_filter_core::{ColumnBounds, FilterKind, KeyValue, RuntimeFilter};
-use runtime_filter_exchange::Verdict;
+use runtime_filter_exchange::{Execution, Verdict};
 use tokio::sync::watch;
 
+use self::row_filter::{MAX_KEEP_RATE, RowFilterExpr};
 use super::context::execution;
 use super::{RuntimeFilterBuildExec, RuntimeFilterProbeExec};
 use crate::config::RuntimeFilterOptions;
@@ -181,12 +191,51 @@ struct ScanKey {
     extent: Option<(ScalarValue, ScalarValue)>,
 }
 
+impl ScanKey {
+    /// Most distinct values that the column can have, if known.
+    fn possible_values(&self) -> Option<usize> {
+        let (min, max) = self.extent.as_ref()?;
+        max.distance(min)?.checked_add(1)
+    }
+}
+
 /// A runtime filter and the columns of a scan that it is about.
 #[derive(Debug, Clone)]
 struct ScanFilter {
     id: u32,
     null_equals_null: bool,
     keys: Vec<ScanKey>,
+}
+
+impl ScanFilter {
+    /// Whether `filter` is expected to keep few enough rows for decoding the other
+    /// columns row by row.
+    fn is_strict(&self, filter: &RuntimeFilter) -> bool {
+        // Of a composite key there are at least as many as values of any of its columns.
+        let possible = self.keys.iter().filter_map(ScanKey::possible_values).max();
+        let keys = filter.distinct_keys() as f64;
+        possible.is_some_and(|possible| keys <= possible as f64 * MAX_KEEP_RATE)
+    }
+
+    fn row_filter(
+        &self,
+        filter: Arc<RuntimeFilter>,
+        metrics: (&ExecutionPlanMetricsSet, usize),
+        late: LateMaterialization,
+    ) -> Option<RowFilterExpr> {
+        let key = |key: &ScanKey| -> (Arc<dyn PhysicalExpr>, DataType) {
+            (Arc::new(key.column.clone()), key.data_type.clone())
+        };
+        let keys = self.keys.iter().map(key).collect();
+        RowFilterExpr::new(
+            self.id,
+            filter,
+            self.null_equals_null,
+            keys,
+            metrics,
+            late.adaptive,
+        )
+    }
 }
 
 /// A scan of Parquet files that reads only what may hold keys of its runtime filters.
@@ -255,11 +304,12 @@ impl PrunedScan {
         Some(Arc::new(pruned))
     }
 
-    /// The scan for `partition` with dynamic filters in its predicate, and what sets
-    /// them. `None` if the source does not take them.
-    fn with_dynamic_filters(
+    /// The scan for `partition` with the filters in its predicate that are there, and
+    /// dynamic filters for what comes later. `None` if the source does not take them.
+    fn open_partition(
         &self,
         partition: usize,
+        execution: &Execution,
         config: &ConfigOptions,
     ) -> Result<Option<PartitionScan>> {
         let mut scan = self.template.as_ref().clone();
@@ -270,28 +320,112 @@ impl PrunedScan {
             (Some(own), Some(files)) => own.clone_from(files),
             _ => return Ok(None),
         }
-        let filters: Vec<_> = self.filters.iter().map(DynamicFilters::new).collect();
-        let predicates = filters
-            .iter()
-            .flat_map(|filter| {
-                [
-                    Arc::clone(&filter.bounds) as _,
-                    Arc::clone(&filter.values) as _,
-                ]
-            })
-            .collect();
-        // Whether the source also drops single rows by them is the session's choice
-        // (`parquet.pushdown_filters`): the probe drops them in any case.
+        let schema = scan.projected_schema()?;
+        let mut pending = Pending {
+            filters: vec![],
+            seed: execution.settings().seed,
+            schema: Arc::clone(&schema),
+        };
+        let mut dynamic: Vec<Arc<dyn PhysicalExpr>> = vec![];
+        for filter in &self.filters {
+            let filters = DynamicFilters::new(filter);
+            dynamic.push(Arc::clone(&filters.bounds) as _);
+            dynamic.push(Arc::clone(&filters.values) as _);
+            let verdict = execution.verdict(filter.id);
+            pending.filters.push((verdict, filters));
+        }
+        let arrived = pending.take_up_verdicts();
+        let metrics = scan.metrics();
+        let mut predicates: Vec<Arc<dyn PhysicalExpr>> = vec![];
+        if let Some(late) = LateMaterialization::from_config(config) {
+            let width = schema.fields().len();
+            for (of, filter) in &arrived {
+                if late.pays(of, filter, width) {
+                    let metrics = (&metrics, partition);
+                    let filter = of.row_filter(Arc::clone(filter), metrics, late);
+                    predicates.extend(filter.map(|filter| Arc::new(filter) as _));
+                }
+            }
+        }
+        // Whether the source also drops single rows by its predicate is otherwise the
+        // session's choice (`parquet.pushdown_filters`): the probe drops them in any case.
+        if !predicates.is_empty()
+            && let Some(source) = scan.file_source().downcast_ref::<ParquetSource>()
+        {
+            let source = source.clone().with_pushdown_filters(true);
+            scan = FileScanConfigBuilder::from(scan)
+                .with_source(Arc::new(source))
+                .build();
+        }
+        predicates.append(&mut dynamic);
         let pushed = scan.try_pushdown_filters(predicates, config)?;
         let scan = pushed.updated_node;
-        Ok(scan.map(|scan| PartitionScan { scan, filters }))
+        Ok(scan.map(|scan| PartitionScan { scan, pending }))
+    }
+}
+
+/// When a filter becomes a condition of a scan.
+#[derive(Debug, Clone, Copy)]
+struct LateMaterialization {
+    /// Wherever it can.
+    always: bool,
+    /// A filter that keeps many rows after all is left out for a while.
+    adaptive: bool,
+}
+
+impl LateMaterialization {
+    fn from_config(config: &ConfigOptions) -> Option<Self> {
+        let options = RuntimeFilterOptions::from_config(config)?;
+        options.late_materialization.then_some(Self {
+            always: options.force,
+            adaptive: options.adaptive && !options.force,
+        })
+    }
+
+    /// Whether that pays in a scan of `width` columns.
+    fn pays(self, of: &ScanFilter, filter: &RuntimeFilter, width: usize) -> bool {
+        // Without keys the bounds say all, and without other columns nothing is spared.
+        filter.kind() != FilterKind::Empty
+            && (self.always || width > of.keys.len() && of.is_strict(filter))
     }
 }
 
 /// One partition's copy of a scan, and what sets the dynamic filters in its predicate.
 struct PartitionScan {
     scan: Arc<dyn DataSource>,
-    filters: Vec<DynamicFilters>,
+    pending: Pending,
+}
+
+/// The filters of one partition whose verdicts have not come yet.
+struct Pending {
+    filters: Vec<(VerdictReceiver, DynamicFilters)>,
+    seed: u64,
+    schema: SchemaRef,
+}
+
+impl Pending {
+    /// Takes up the verdicts that are there, and returns the filters among them.
+    /// Whatever is wrong with one, the scan then reads more than it must, and no row
+    /// less.
+    fn take_up_verdicts(&mut self) -> Vec<(ScanFilter, Arc<RuntimeFilter>)> {
+        let mut arrived = vec![];
+        let (seed, schema) = (self.seed, &self.schema);
+        self.filters.retain_mut(|(verdict, filters)| {
+            let Some(decided) = verdict.borrow_and_update().clone() else {
+                // Without a sender none will ever come.
+                return verdict.has_changed().is_ok();
+            };
+            if let Verdict::Filter(filter) = decided
+                && filter.seed() == seed
+            {
+                let _ = filters.publish(&filter, schema);
+                arrived.push((filters.of.clone(), filter));
+            }
+            filters.complete();
+            false
+        });
+        arrived
+    }
 }
 
 /// The two dynamic filters that one partition has for one runtime filter.
@@ -453,25 +587,9 @@ impl DataSource for PrunedScan {
     }
 
     fn open_with_args(&self, args: OpenArgs) -> Result<SendableRecordBatchStream> {
-        let config = args.context.session_config();
-        let Some(execution) = execution(config) else {
-            return self.scan.open_with_args(args);
-        };
-        let Some(own) = self.with_dynamic_filters(args.partition, config.options())? else {
-            return self.scan.open_with_args(args);
-        };
-        let seed = execution.settings().seed;
-        let pending = own
-            .filters
-            .into_iter()
-            .map(|filter| (execution.verdict(filter.of.id), filter))
-            .collect();
-        let stream = own.scan.open_with_args(args)?;
         Ok(Box::pin(PrunedStream {
-            schema: stream.schema(),
-            stream,
-            pending,
-            seed,
+            schema: self.scan.projected_schema()?,
+            state: State::Unopened(Box::new((self.clone(), args))),
         }))
     }
 
@@ -561,33 +679,38 @@ impl DataSource for PrunedScan {
 
 type VerdictReceiver = watch::Receiver<Option<Verdict>>;
 
-/// One partition of a pruned scan: sets its dynamic filters as verdicts come.
+/// One partition of a pruned scan: opens it at the first poll, then sets its dynamic
+/// filters as verdicts come.
 struct PrunedStream {
     schema: SchemaRef,
-    stream: SendableRecordBatchStream,
-    pending: Vec<(VerdictReceiver, DynamicFilters)>,
-    seed: u64,
+    state: State,
 }
 
-impl PrunedStream {
-    /// Takes up the verdicts that are there. Whatever is wrong with one, the scan then
-    /// reads more than it must, and no row less.
-    fn take_up_verdicts(&mut self) {
-        let (seed, schema) = (self.seed, &self.schema);
-        self.pending.retain_mut(|(verdict, filters)| {
-            let Some(decided) = verdict.borrow_and_update().clone() else {
-                // Without a sender none will ever come.
-                return verdict.has_changed().is_ok();
-            };
-            if let Verdict::Filter(filter) = decided
-                && filter.seed() == seed
-            {
-                let _ = filters.publish(&filter, schema);
-            }
-            filters.complete();
-            false
-        });
-    }
+enum State {
+    Unopened(Box<(PrunedScan, OpenArgs)>),
+    Open {
+        stream: SendableRecordBatchStream,
+        pending: Option<Pending>,
+    },
+    Ended,
+}
+
+fn open(scan: &PrunedScan, args: OpenArgs) -> Result<State> {
+    let config = args.context.session_config();
+    let own = match execution(config) {
+        Some(execution) => scan.open_partition(args.partition, &execution, config.options())?,
+        None => None,
+    };
+    Ok(match own {
+        Some(own) => State::Open {
+            stream: own.scan.open_with_args(args)?,
+            pending: Some(own.pending),
+        },
+        None => State::Open {
+            stream: scan.scan.open_with_args(args)?,
+            pending: None,
+        },
+    })
 }
 
 impl Stream for PrunedStream {
@@ -595,14 +718,31 @@ impl Stream for PrunedStream {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        if !this.pending.is_empty() {
-            this.take_up_verdicts();
+        this.state = match std::mem::replace(&mut this.state, State::Ended) {
+            State::Unopened(unopened) => match open(&unopened.0, unopened.1) {
+                Ok(state) => state,
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            },
+            state => state,
+        };
+        let State::Open { stream, pending } = &mut this.state else {
+            return Poll::Ready(None);
+        };
+        if let Some(verdicts) = pending {
+            verdicts.take_up_verdicts();
+            if verdicts.filters.is_empty() {
+                *pending = None;
+            }
         }
-        this.stream.poll_next_unpin(cx)
+        stream.poll_next_unpin(cx)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.stream.size_hint()
+        match &self.state {
+            State::Unopened(_) => (0, None),
+            State::Open { stream, .. } => stream.size_hint(),
+            State::Ended => (0, Some(0)),
+        }
     }
 }
 

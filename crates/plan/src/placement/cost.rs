@@ -82,24 +82,6 @@ impl Estimator {
     }
 }
 
-/// What is known about a filter's places.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Forecast {
-    pub(super) estimates: Estimates,
-    /// Distinct values of a single key column at the probes.
-    probe_keys: Option<u64>,
-}
-
-impl Forecast {
-    /// This one, with the distinct keys of `first`: those of copies are the same ones again.
-    pub(super) fn by_keys_of(self, first: &Self) -> Self {
-        Self {
-            probe_keys: first.probe_keys,
-            ..self
-        }
-    }
-}
-
 /// Paths to the inputs of exchanges.
 pub(super) type Exchanges = BTreeSet<Vec<usize>>;
 
@@ -126,7 +108,7 @@ pub(super) fn forecast(
     probe: &Plan,
     sites: &[Site],
     covered: &Exchanges,
-) -> Forecast {
+) -> Estimates {
     estimator.keep(build);
     estimator.keep(probe);
     let statistics = |root: &Plan, path: &[usize]| estimator.statistics(walk(root, path)?);
@@ -145,12 +127,10 @@ pub(super) fn forecast(
     let probe_keys = sites
         .iter()
         .map(|site| distinct(statistics(probe, &site.path)?.as_ref(), site));
-    Forecast {
-        estimates: Estimates {
-            build_rows: rows_at(build, &build_site.path),
-            probe_rows: probe_rows.sum(),
-            probe_bytes: probe_bytes.sum(),
-        },
+    Estimates {
+        build_rows: rows_at(build, &build_site.path),
+        probe_rows: probe_rows.sum(),
+        probe_bytes: probe_bytes.sum(),
         probe_keys: probe_keys.sum(),
     }
 }
@@ -158,7 +138,7 @@ pub(super) fn forecast(
 /// Whether a filter from `build` is worth placing.
 pub(super) fn gate(
     build: &Plan,
-    forecast: &Forecast,
+    forecast: &Estimates,
     options: &RuntimeFilterOptions,
     environment: &Environment,
 ) -> Result<(), Refusal> {
@@ -169,7 +149,8 @@ pub(super) fn gate(
         build_rows,
         probe_rows,
         probe_bytes,
-    } = forecast.estimates;
+        ..
+    } = *forecast;
     if !environment.cluster {
         return match pays_in_process(build_rows, probe_rows) {
             true => Ok(()),
@@ -190,7 +171,7 @@ pub(super) fn gate(
 /// probes thin out. What comes up from the build side is paid for by those; a copy may
 /// need the filter on other workers.
 pub(super) fn copy_pays(
-    forecast: &Forecast,
+    forecast: &Estimates,
     options: &RuntimeFilterOptions,
     environment: &Environment,
 ) -> bool {
@@ -198,7 +179,8 @@ pub(super) fn copy_pays(
         build_rows,
         probe_rows,
         probe_bytes,
-    } = forecast.estimates;
+        ..
+    } = *forecast;
     if !environment.cluster {
         return pays_in_process(build_rows, probe_rows);
     }
@@ -214,7 +196,7 @@ pub(super) fn copy_pays(
 /// out what that one thins out. A part of a key drops fewer rows than the whole, and how
 /// many nobody knows, so that it must be worth it by a wide margin.
 pub(super) fn addition_pays(
-    forecast: &Forecast,
+    forecast: &Estimates,
     options: &RuntimeFilterOptions,
     environment: &Environment,
 ) -> bool {
@@ -222,7 +204,8 @@ pub(super) fn addition_pays(
         build_rows,
         probe_rows,
         probe_bytes,
-    } = forecast.estimates;
+        ..
+    } = *forecast;
     if !environment.cluster {
         return pays_in_process(build_rows, probe_rows);
     }
@@ -273,8 +256,8 @@ fn down_bytes(keys: u64, options: &RuntimeFilterOptions, environment: &Environme
 /// An unfiltered build side is worth a filter too if it has far fewer keys than the
 /// probe side. Only a true distinct count tells: a range or a row count is an upper
 /// bound, which says nothing here.
-fn has_few_keys(forecast: &Forecast) -> bool {
-    match (forecast.estimates.build_rows, forecast.probe_keys) {
+fn has_few_keys(forecast: &Estimates) -> bool {
+    match (forecast.build_rows, forecast.probe_keys) {
         (Some(build), Some(probe)) => build.saturating_mul(DISTINCT_RATIO) < probe,
         _ => false,
     }

@@ -328,7 +328,11 @@ impl Pass<'_> {
                 sites.extend(copy);
             }
         }
-        let mut all = forecast(&sites, covered);
+        // The keys of copies are the same ones again.
+        let mut all = Estimates {
+            probe_keys: first.probe_keys,
+            ..forecast(&sites, covered)
+        };
         if before > 0 && cost::exchanges(&sites).is_subset(covered) {
             return Err(Refusal::NoExchange);
         }
@@ -338,14 +342,15 @@ impl Pass<'_> {
             false if before > 0 && !cost::addition_pays(&all, options, environment) => {
                 Err(Refusal::FilterTooLarge)
             }
-            false => cost::gate(join.build, &all.by_keys_of(&first), options, environment),
+            false => cost::gate(join.build, &all, options, environment),
         };
-        let stones = self.stepping_stones(join, keys, all.estimates.build_rows);
+        let stones = self.stepping_stones(join, keys, all.build_rows);
         if let Err(refusal) = pays {
             if stones.sites.is_empty() || !cost::is_selective(join.build) {
                 return Err(refusal);
             }
-            all.estimates.probe_bytes = stones.probe_bytes;
+            all.probe_bytes = stones.probe_bytes;
+            all.probe_keys = None;
             sites.clear();
         }
         let wait = if never_wait || found.eager {
@@ -360,7 +365,7 @@ impl Pass<'_> {
             join: text.to_string(),
             null_equals_null: keys.null_equals_null,
             wait,
-            estimates: all.estimates,
+            estimates: all,
             leans_on_probes: cost::leans_on_probes(join.build),
         };
         let early = FilterSpec {

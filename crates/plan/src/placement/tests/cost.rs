@@ -144,13 +144,14 @@ async fn in_one_process_the_probe_side_must_be_clearly_larger() {
 
 #[test]
 fn without_statistics_a_cluster_tries_and_one_process_does_not() {
-    use cost::{Forecast, gate};
+    use cost::gate;
+    use crate::spec::Estimates;
     let plan = Join::of(JoinType::LeftSemi).on(
         exchange(integers(&["a"]), &[0]),
         exchange(integers(&["b"]), &[0]),
         &[(0, 0)],
     );
-    let unknown = Forecast::default();
+    let unknown = Estimates::default();
     let options = RuntimeFilterOptions::default();
     let cluster = Environment::new(&plan, &config(&[]), Mode::Cluster);
     assert_eq!(gate(&plan, &unknown, &options, &cluster), Ok(()));
