@@ -104,6 +104,9 @@ impl Three {
             self.on.report
         );
         assert!(on.bytes_scanned < off.bytes_scanned, "{off:?}\n{on:?}");
+        assert_eq!(on.file_bytes, off.file_bytes);
+        let spared = off.bytes_scanned - on.bytes_scanned;
+        assert_eq!(on.bytes_pruned, off.bytes_pruned + spared);
     }
 
     #[track_caller]
@@ -141,6 +144,17 @@ impl Bench {
             false => None,
         };
         Self { folder, cluster }
+    }
+
+    /// Size of both tables.
+    fn file_bytes(&self) -> u64 {
+        let folders = ["big", "small"].map(|table| self.folder.path().join(table));
+        let files = folders
+            .iter()
+            .flat_map(|folder| std::fs::read_dir(folder).unwrap());
+        files
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .sum()
     }
 
     async fn session(&self, filters: bool, settings: &[(&str, &str)]) -> SessionContext {
@@ -256,6 +270,43 @@ async fn null_keys_find_their_partners_on_a_cluster() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn null_keys_find_their_partners_in_one_process() {
     null_keys_find_their_partners(false).await;
+}
+
+/// Keys all over the files: nothing can be left out but the other columns of the rows.
+async fn other_columns_are_decoded_only_where_a_key_matches(clustered: bool) {
+    let bench = Bench::new(clustered).await;
+    let sql =
+        "select count(*), sum(b.id), min(b.s) from small a join big b on a.shuffled = b.shuffled";
+    let off = [("runtime_filter.late_materialization", "false")];
+    let three = bench.three(sql, &[]).await;
+    three.not_pruned();
+    assert_eq!(three.on.report.storage.file_bytes, bench.file_bytes());
+    let without = bench.three(sql, &off).await.on.report;
+    let with = three.on.report;
+    let [with, without] = [with, without].map(|report| report.filters[0].clone());
+    assert_eq!(without.probe.rows_dropped_in_scan, 0);
+    assert!(with.probe.rows_dropped_in_scan > 39_000, "{with:?}");
+    // Whoever drops them, the rows and what is measured of them stay the same.
+    assert_eq!(with.probe.rows_in, 40_000);
+    assert_eq!(with.probe.rows_in, without.probe.rows_in);
+    assert_eq!(with.probe.switched_off, 0);
+    assert!(
+        (39_000..=39_800).contains(&with.probe.rows_dropped),
+        "{with:?}"
+    );
+    assert!(with.measured_fpp.is_some_and(|fpp| fpp < 0.05), "{with:?}");
+    let count = "select count(*) from small a join big b on a.shuffled = b.shuffled and a.id = b.id where b.f > 0";
+    assert_eq!(bench.three(count, &[]).await.on.rows.number(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_columns_are_decoded_only_where_a_key_matches_on_a_cluster() {
+    other_columns_are_decoded_only_where_a_key_matches(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_columns_are_decoded_only_where_a_key_matches_in_one_process() {
+    other_columns_are_decoded_only_where_a_key_matches(false).await;
 }
 
 async fn nothing_is_pruned_where_nothing_may_be(clustered: bool) {

@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::ledger::JoinOutcome;
 use crate::nodes::metric::ScanRows;
 use crate::nodes::{
-    RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec, metric,
+    RuntimeFilterBuildExec, RuntimeFilterProbeExec, RuntimeFilterScopeExec, file_bytes, metric,
 };
 
 /// How long a report waits for the metrics of remote tasks. They come right after
@@ -66,6 +66,12 @@ pub struct Shuffle {
 pub struct Storage {
     /// Bytes read from files.
     pub bytes_scanned: u64,
+    /// Bytes of the files that the plan's scans range over, columns they do not need
+    /// included.
+    pub file_bytes: u64,
+    /// Those of them that were not read, for want of need or by pruning: the same query
+    /// without filters tells the two apart.
+    pub bytes_pruned: u64,
     /// Files, or ranges of files, that were weighed by their statistics.
     pub files: u64,
     /// Those of them that were left out.
@@ -332,6 +338,7 @@ pub async fn query_report(
             report.shuffle.rows += sum(&metrics, "output_rows");
         }
         report.storage.add(&metrics);
+        report.storage.file_bytes += file_bytes(node);
         for metric in metrics.iter() {
             let value = metric.value();
             if let Some(id) = ScanRows::In.filter(value.name()) {
@@ -351,6 +358,9 @@ pub async fn query_report(
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
+
+    let storage = &mut report.storage;
+    storage.bytes_pruned = storage.file_bytes.saturating_sub(storage.bytes_scanned);
 
     let Some(scope) = scope.as_ref().and_then(RuntimeFilterScopeExec::from_plan) else {
         return Ok(report);
@@ -637,8 +647,9 @@ impl fmt::Display for QueryReport {
         let storage = &self.storage;
         writeln!(
             f,
-            "  storage: {} read; {} of {} files, {} of {} row groups ({} once open), {} of {} pages left out",
+            "  storage: {} read of {}; {} of {} files, {} of {} row groups ({} once open), {} of {} pages left out",
             kb(storage.bytes_scanned),
+            kb(storage.file_bytes),
             storage.files_pruned,
             storage.files,
             storage.row_groups_pruned,

@@ -26,7 +26,7 @@ pub use context::announce_probes;
 pub use probe::RuntimeFilterProbeExec;
 pub use scope::{ClusterCoordinator, RuntimeFilterScopeExec, ScopeBackend, ScopeRun};
 pub use storage::prune_scans;
-pub(crate) use storage::prune_scans_by;
+pub(crate) use storage::{file_bytes, prune_scans_by};
 
 /// Names of the metrics of our nodes, as EXPLAIN ANALYZE shows them.
 pub mod metric {

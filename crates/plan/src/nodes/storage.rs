@@ -60,6 +60,7 @@ use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayFormatType, ExecutionPlan, ReplaceChildrenOptions,
 };
 use datafusion::prelude::SessionConfig;
+use datafusion_distributed::DistributedLeafExec;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::{Stream, StreamExt};
 use runtime_filter_core::{ColumnBounds, FilterKind, KeyValue, RuntimeFilter};
@@ -179,6 +180,34 @@ pub(super) fn has_pruned(probe: &RuntimeFilterProbeExec) -> bool {
     let mut storage = Storage::default();
     storage.add(&scan.metrics().unwrap_or_default());
     scan.data_source().is::<PrunedScan>() && storage.has_pruned()
+}
+
+/// Bytes of the Parquet files, or ranges of files, that `node` scans; 0 if it is no such
+/// scan.
+pub(crate) fn file_bytes(node: &Arc<dyn ExecutionPlan>) -> u64 {
+    if let Some(spread) = node.downcast_ref::<DistributedLeafExec>() {
+        return file_bytes(spread.original());
+    }
+    let Some(exec) = node.downcast_ref::<DataSourceExec>() else {
+        return 0;
+    };
+    let source = exec.data_source();
+    let scan = match source.downcast_ref::<PrunedScan>() {
+        Some(pruned) => pruned.scan.as_ref(),
+        None => match source.downcast_ref::<FileScanConfig>() {
+            Some(scan) => scan,
+            None => return 0,
+        },
+    };
+    if !scan.file_source().is::<ParquetSource>() {
+        return 0;
+    }
+    let files = scan.file_groups.iter().flat_map(FileGroup::iter);
+    let bytes = files.map(|file| match &file.range {
+        Some(range) => range.end.abs_diff(range.start),
+        None => file.object_meta.size,
+    });
+    bytes.sum()
 }
 
 /// A key column of a filter, as a column of a scan.

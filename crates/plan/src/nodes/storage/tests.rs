@@ -10,6 +10,8 @@ use runtime_filter_core::{KeyHasher, PartialBuilder, SizingPolicy};
 use runtime_filter_exchange::{ActiveExecution, ExecutionRequest, FilterPolicy, InProcessExchange};
 
 use super::*;
+use crate::nodes::adaptive::Adaptive;
+use crate::nodes::metric::ScanRows;
 use crate::spec::{Estimates, FilterSpec, WaitClass};
 
 const ROWS_A_FILE: i64 = 5_000;
@@ -317,4 +319,103 @@ fn predicates_say_what_the_filter_knows_and_no_more() {
         predicates(&text, &filter_of(vec![Some(3), Some(4)], 1)),
         [None, None]
     );
+}
+
+/// Rows that the scan of `sql` returns under a filter of `keys` that is there in time, and
+/// how many rows it looked up in the filter and dropped.
+async fn late(
+    folder: &Path,
+    sql: &str,
+    keys: impl IntoIterator<Item = i64>,
+    settings: &[(&str, &str)],
+) -> (Vec<i64>, [usize; 2]) {
+    let (plan, context) = plan(folder, sql, 1, settings).await;
+    let execution = begin();
+    let running = execution.registry().execution(&execution.id()).unwrap();
+    let filter = filter_of(
+        keys.into_iter().map(Some).collect(),
+        running.settings().seed,
+    );
+    running.deliver(0, Verdict::Filter(Arc::new(filter)));
+    let scan = plan.children()[0];
+    let found = rest(scan.execute(0, task(&context, &execution)).unwrap()).await;
+    let counts = [ScanRows::In, ScanRows::Dropped].map(|rows| counter(scan, &rows.name(0)));
+    (found, counts)
+}
+
+#[tokio::test]
+async fn a_strict_filter_spares_the_decoding_of_other_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    table(folder.path(), 1).await;
+    // Ten keys in each row group, so that none can be left out, and too many for a list.
+    let keys = || (0..5_000).step_by(50);
+    let sql = "select k, v from t";
+    let (found, counts) = late(folder.path(), sql, keys(), &[]).await;
+    assert_eq!(found, keys().collect::<Vec<_>>());
+    assert_eq!(counts, [5_000, 4_900]);
+    // The query's own condition comes first.
+    let odd = "select k, v from t where v % 20 = 0";
+    let (found, counts) = late(folder.path(), odd, keys(), &[]).await;
+    assert_eq!(found, (0..5_000).step_by(100).collect::<Vec<_>>());
+    assert_eq!(counts, [250, 200]);
+}
+
+#[tokio::test]
+async fn rows_are_not_dropped_in_a_scan_where_that_does_not_pay() {
+    let folder = tempfile::tempdir().unwrap();
+    table(folder.path(), 1).await;
+    let few = || (0..5_000).step_by(50);
+    let many = || (0..5_000).step_by(2);
+    let off = [("runtime_filter.late_materialization", "false")];
+    let force = [("runtime_filter.force", "true")];
+    let none = [0, 0];
+    let scan = |sql, keys, settings| late(folder.path(), sql, keys, settings);
+    let both = "select k, v from t";
+    // Switched off; no other column to spare; half of the rows pass.
+    assert_eq!(scan(both, few().collect::<Vec<_>>(), &off).await.1, none);
+    let (found, counts) = scan("select k from t", few().collect(), &[]).await;
+    assert_eq!((found.len(), counts), (5_000, none));
+    let (found, counts) = scan(both, many().collect(), &[]).await;
+    assert_eq!((found.len(), counts), (5_000, none));
+    // Unless it is asked for. So many keys are a Bloom filter, which lets others pass.
+    let (found, counts) = scan(both, many().collect(), &force).await;
+    assert!(many().all(|key| found.contains(&key)) && found.len() < 3_000);
+    assert_eq!(counts, [5_000, 5_000 - found.len()]);
+}
+
+#[tokio::test]
+async fn a_filter_stricter_in_theory_than_in_fact_is_left_out_for_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    // All rows have one of the few keys of the build side, far from each other.
+    let sql = format!(
+        "copy (select value % 2 * 1000000 as k, value as v from range(0, 100000)) to '{}' stored as parquet",
+        folder.path().join("0.parquet").display()
+    );
+    let context = SessionContext::new();
+    context.sql(&sql).await.unwrap().collect().await.unwrap();
+    let keys = (0..100).map(|i| i * 10_000 + 1).chain([0, 1_000_000]);
+    let (found, [rows_in, dropped]) = late(folder.path(), "select k, v from t", keys, &[]).await;
+    assert_eq!((found.len(), dropped), (100_000, 0));
+    assert!(
+        (Adaptive::WINDOW..Adaptive::WINDOW + 10_000).contains(&rows_in),
+        "{rows_in} rows looked up"
+    );
+}
+
+#[tokio::test]
+async fn a_key_column_that_is_one_value_in_a_file_is_looked_up_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let sql = format!(
+        "copy (select cast(7 as bigint) as k, value as v from range(0, 1000)) to '{}' stored as parquet",
+        folder.path().join("0.parquet").display()
+    );
+    let context = SessionContext::new();
+    context.sql(&sql).await.unwrap().collect().await.unwrap();
+    // A hundred keys around the value: neither bounds nor a list say anything of it.
+    let force = [("runtime_filter.force", "true")];
+    for (first, rows) in [(0, 0), (1, 1_000)] {
+        let keys = (first..200).step_by(2);
+        let (found, _) = late(folder.path(), "select k, v from t", keys, &force).await;
+        assert_eq!(found.len(), rows, "keys from {first} on");
+    }
 }

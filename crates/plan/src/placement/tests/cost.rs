@@ -144,8 +144,8 @@ async fn in_one_process_the_probe_side_must_be_clearly_larger() {
 
 #[test]
 fn without_statistics_a_cluster_tries_and_one_process_does_not() {
-    use cost::gate;
     use crate::spec::Estimates;
+    use cost::gate;
     let plan = Join::of(JoinType::LeftSemi).on(
         exchange(integers(&["a"]), &[0]),
         exchange(integers(&["b"]), &[0]),
