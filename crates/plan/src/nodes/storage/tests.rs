@@ -380,7 +380,8 @@ async fn rows_are_not_dropped_in_a_scan_where_that_does_not_pay() {
     // Unless it is asked for. So many keys are a Bloom filter, which lets others pass.
     let (found, counts) = scan(both, many().collect(), &force).await;
     assert!(many().all(|key| found.contains(&key)) && found.len() < 3_000);
-    assert_eq!(counts, [5_000, 5_000 - found.len()]);
+    // The last row is outside of the bounds, which are another condition.
+    assert_eq!(counts, [5_000, 4_999 - found.len()]);
 }
 
 #[tokio::test]
