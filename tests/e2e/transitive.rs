@@ -34,6 +34,9 @@ const MIXED: [(&str, &str); 2] = [
 
 const MERGE: [(&str, &str); 1] = [("datafusion.optimizer.prefer_hash_join", "false")];
 
+/// What a scan leaves out never reaches the probes, whose rows are counted here.
+const AT_PROBES: [(&str, &str); 1] = [("runtime_filter.storage_pruning", "false")];
+
 /// The probes of a query: for each filter the column that a place goes by, and the rows
 /// that were dropped there.
 type Probes = BTreeMap<u32, Vec<(String, usize)>>;
@@ -142,7 +145,7 @@ async fn copies_drop_rows_on_the_other_side_of_a_join() {
          ) m on f.k = m.k where f.id < {x}",
     ];
     for settings in [&PARTITIONED[..], &MIXED, &MERGE] {
-        let setting = Setting::new(settings).await;
+        let setting = Setting::new(&[settings, &AT_PROBES].concat()).await;
         let mut most = 0;
         for query in queries {
             let probes = setting.compare(query).await;
@@ -221,7 +224,7 @@ async fn parts_of_a_key_go_where_the_whole_cannot() {
             select a.k, b.i, a.id as aid, b.id as bid from many a join many b on a.id = b.id
          ) m on (f.k {eq} m.k) and (f.i {eq} m.i) where f.id < {x}";
     for settings in [&PARTITIONED[..], &MIXED, &MERGE] {
-        let setting = Setting::new(settings).await;
+        let setting = Setting::new(&[settings, &AT_PROBES].concat()).await;
         for eq in ["=", "is not distinct from"] {
             let probes = setting.compare(&query.replace("{eq}", eq)).await;
             // Which of them drops a row first depends on how the inner join is read.
@@ -242,8 +245,7 @@ async fn broadcast_filters_make_the_next_ones_strict() {
     // Only one row of `g` belongs to a row of `f`; both are broadcast.
     let query = "select count(*), sum(a.id) from many a join many b on a.id = b.id
         join few g on g.k = b.k join few f on f.i = g.i where f.id = {x}";
-    // What a scan leaves out never reaches the probes that are counted here.
-    let settings = [&MIXED[..], &[("runtime_filter.storage_pruning", "false")]].concat();
+    let settings = [&MIXED[..], &AT_PROBES].concat();
     let setting = Setting::new(&settings).await;
     let probes = setting.compare(query).await;
     let (stone, next) = probes
