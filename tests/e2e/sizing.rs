@@ -90,7 +90,7 @@ async fn measured_false_positives_agree_with_the_estimate() {
     for (run, tolerance) in runs.iter().zip([0.15, 0.3]) {
         let filter = only(run);
         let estimated = filter.filter.unwrap().estimated_fpp;
-        let measured = filter.measured_fpp.unwrap();
+        let measured = filter.measured_fpp.unwrap_or_else(|| panic!("{filter:#?}"));
         assert!(
             (measured / estimated - 1.0).abs() < tolerance,
             "measured {measured}, estimated {estimated}"

@@ -9,13 +9,13 @@ use datafusion::prelude::SessionConfig;
 use datafusion_distributed::{WorkerResolver, get_distributed_worker_resolver};
 use futures::future::join_all;
 use runtime_filter_exchange::{
-    ActiveExecution, ExecutionRequest, InProcessExchange, PassAllReason, Registry,
+    ActiveExecution, ExecutionRequest, Hubs, InProcessExchange, PassAllReason, Registry,
 };
 use runtime_filter_plan::config::RuntimeFilterOptions;
 use runtime_filter_plan::nodes::ClusterCoordinator;
 use url::Url;
 
-use crate::link::{Hubs, Link, LinkError, relock};
+use crate::link::{Link, LinkError, relock};
 
 /// How long a worker that could not be reached is not asked again: a query must
 /// not pay a connection timeout for each worker that is down.

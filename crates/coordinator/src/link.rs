@@ -1,14 +1,12 @@
 //! One worker's stream.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use runtime_filter_exchange::wire::{self, WireError, proto};
-use runtime_filter_exchange::{Announcement, ExecutionId, Hub, PassAllReason, VerdictSink};
+use runtime_filter_exchange::{Announcement, CoordinatorEnd, ExecutionId, Hub, Hubs, VerdictSink};
 use tokio::sync::mpsc::{self, UnboundedSender, WeakUnboundedSender};
-use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
@@ -29,28 +27,6 @@ pub(crate) fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The executions of a coordinator, by sequence number.
-#[derive(Debug, Default)]
-pub(crate) struct Hubs(Mutex<HashMap<u64, Arc<Hub>>>);
-
-impl Hubs {
-    pub(crate) fn insert(&self, sequence: u64, hub: Arc<Hub>) {
-        relock(&self.0).insert(sequence, hub);
-    }
-
-    pub(crate) fn remove(&self, sequence: u64) {
-        relock(&self.0).remove(&sequence);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        relock(&self.0).len()
-    }
-
-    fn get(&self, sequence: u64) -> Option<Arc<Hub>> {
-        relock(&self.0).get(&sequence).cloned()
-    }
-}
-
 /// Why a worker takes no part.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
@@ -64,18 +40,10 @@ pub(crate) enum LinkError {
     Closed,
 }
 
-/// Answers that the worker still owes, and executions that it takes part in.
-#[derive(Debug, Default)]
-struct Pending {
-    begun: HashMap<u64, oneshot::Sender<()>>,
-    takes_part: HashSet<u64>,
-}
-
 #[derive(Debug)]
 pub(crate) struct Link {
     outbound: UnboundedSender<proto::ToWorker>,
-    open: Arc<AtomicBool>,
-    pending: Arc<Mutex<Pending>>,
+    end: Arc<CoordinatorEnd>,
 }
 
 impl Link {
@@ -124,40 +92,25 @@ impl Link {
             }
             None => return Err(LinkError::Closed),
         }
+        let receiver = NEXT_RECEIVER.fetch_add(1, Ordering::Relaxed);
         let link = Self {
             outbound,
-            open: Arc::new(AtomicBool::new(true)),
-            pending: Arc::default(),
+            end: Arc::new(CoordinatorEnd::new(receiver, hubs)),
         };
-        let reader = Reader {
-            receiver: NEXT_RECEIVER.fetch_add(1, Ordering::Relaxed),
-            // Weak: when the last owner of the link lets go, the stream ends.
-            outbound: link.outbound.downgrade(),
-            open: Arc::clone(&link.open),
-            pending: Arc::clone(&link.pending),
-            hubs,
-        };
-        tokio::spawn(reader.run(inbound));
+        // Weak: when the last owner of the link lets go, the stream ends.
+        let outbound = link.outbound.downgrade();
+        tokio::spawn(read(Arc::clone(&link.end), outbound, inbound));
         Ok(link)
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.open.load(Ordering::Acquire)
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        relock(&self.pending)
+        self.end.is_open()
     }
 
     /// The worker takes part in `execution` once this returns. If it is given up
     /// before, the worker is told to forget the execution again.
     pub(crate) async fn begin(&self, execution: ExecutionId, hub: &Hub) -> Result<(), LinkError> {
-        let (sender, begun) = oneshot::channel();
-        {
-            let mut pending = self.pending();
-            pending.begun.insert(execution.sequence, sender);
-            pending.takes_part.insert(execution.sequence);
-        }
+        let begun = self.end.begin(execution);
         let mut attempt = Attempt {
             link: self,
             execution,
@@ -165,8 +118,7 @@ impl Link {
         };
         let message = wire::begin(execution, hub.settings());
         hub.add_bytes_down(wire::wire_len(&message));
-        // The reader drops what is pending when the stream ends, before or after this.
-        if self.outbound.send(message).is_err() || !self.is_open() {
+        if self.outbound.send(message).is_err() {
             return Err(LinkError::Closed);
         }
         begun.await.map_err(|_| LinkError::Closed)?;
@@ -176,11 +128,7 @@ impl Link {
 
     /// The worker forgets `execution`.
     pub(crate) fn end(&self, execution: ExecutionId) {
-        {
-            let mut pending = self.pending();
-            pending.begun.remove(&execution.sequence);
-            pending.takes_part.remove(&execution.sequence);
-        }
+        self.end.end(execution);
         let _ = self.outbound.send(wire::end(execution.sequence));
     }
 }
@@ -200,79 +148,24 @@ impl Drop for Attempt<'_> {
     }
 }
 
-struct Reader {
-    receiver: u64,
+/// Hands on what the worker says until its stream ends.
+async fn read(
+    end: Arc<CoordinatorEnd>,
     outbound: WeakUnboundedSender<proto::ToWorker>,
-    open: Arc<AtomicBool>,
-    pending: Arc<Mutex<Pending>>,
-    hubs: Arc<Hubs>,
-}
-
-impl Reader {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        relock(&self.pending)
-    }
-
-    async fn run(self, mut inbound: Streaming<proto::ToCoordinator>) {
-        while let Ok(Some(message)) = inbound.message().await {
-            if self.handle(message).is_err() {
-                break;
-            }
-        }
-        self.open.store(false, Ordering::Release);
-        let takes_part = {
-            let mut pending = self.pending();
-            pending.begun.clear();
-            std::mem::take(&mut pending.takes_part)
+    mut inbound: Streaming<proto::ToCoordinator>,
+) {
+    while let Ok(Some(message)) = inbound.message().await {
+        let sink = |sequence| -> Arc<dyn VerdictSink> {
+            Arc::new(Sink {
+                sequence,
+                outbound: WeakUnboundedSender::clone(&outbound),
+            })
         };
-        for sequence in takes_part {
-            if let Some(hub) = self.hubs.get(sequence) {
-                hub.unsubscribe(self.receiver);
-                hub.fail(None, PassAllReason::WorkerLost);
-            }
+        if end.handle(message, sink).is_err() {
+            break;
         }
     }
-
-    fn handle(&self, message: proto::ToCoordinator) -> Result<(), WireError> {
-        let bytes = wire::wire_len(&message);
-        let Some(message) = message.message else {
-            return Err(WireError::Unexpected {
-                expected: "an answer",
-                got: "an empty message",
-            });
-        };
-        match message {
-            Message::Welcome(_) => {
-                return Err(WireError::Unexpected {
-                    expected: "an answer",
-                    got: "a second Welcome",
-                });
-            }
-            Message::Began(began) => {
-                if let Some(sender) = self.pending().begun.remove(&began.sequence) {
-                    let _ = sender.send(());
-                }
-            }
-            Message::Interest(interest) => {
-                // An execution that is not here has ended already.
-                if let Some(hub) = self.hubs.get(interest.sequence) {
-                    hub.add_bytes_up(bytes);
-                    let sink = Sink {
-                        sequence: interest.sequence,
-                        outbound: WeakUnboundedSender::clone(&self.outbound),
-                    };
-                    hub.subscribe(interest.filter, self.receiver, Arc::new(sink));
-                }
-            }
-            Message::Partial(partial) => {
-                if let Some(hub) = self.hubs.get(partial.sequence) {
-                    hub.add_bytes_up(bytes);
-                    hub.report(partial.filter, wire::read_partial(&partial, hub.settings()));
-                }
-            }
-        }
-        Ok(())
-    }
+    end.lost();
 }
 
 struct Sink {

@@ -14,6 +14,7 @@
 //! | [`hub`] | the coordinator's side of one execution |
 //! | [`registry`] | the state of a process that runs build and probe nodes |
 //! | [`in_process`] | the transport without a network |
+//! | [`streams`] | what either end of a coordinator's stream to a worker does with a message |
 //! | [`wire`] | the gRPC messages and their checks |
 //!
 //! This crate knows nothing of query plans, and only [`in_process`] and the
@@ -25,6 +26,7 @@ pub mod id;
 pub mod in_process;
 pub mod merge;
 pub mod registry;
+pub mod streams;
 #[cfg(test)]
 mod testing;
 pub mod verdict;
@@ -36,4 +38,5 @@ pub use id::ExecutionId;
 pub use in_process::{ActiveExecution, ExecutionRequest, InProcessExchange};
 pub use merge::{Merge, Step, TaskReport};
 pub use registry::{BuildTask, Execution, ExecutionSettings, Registry, Uplink};
+pub use streams::{CoordinatorEnd, Hubs, WorkerEnd};
 pub use verdict::{Announcement, PassAllReason, Verdict};

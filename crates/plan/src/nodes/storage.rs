@@ -100,10 +100,11 @@ pub(crate) fn prune_scans_by(
         let Some(probe) = node.downcast_ref::<RuntimeFilterProbeExec>() else {
             return Ok(Transformed::no(node));
         };
-        let filter = |keys| ScanFilter {
+        let filter = |keys, spared| ScanFilter {
             id: probe.spec().id,
             null_equals_null: probe.spec().null_equals_null,
             keys,
+            spared,
         };
         match prune_below(probe.input(), probe.keys().to_vec(), &filter)? {
             Some(input) => Ok(Transformed::yes(with_child(&node, input)?)),
@@ -128,7 +129,7 @@ fn with_child(
 fn prune_below(
     node: &Arc<dyn ExecutionPlan>,
     keys: Vec<usize>,
-    filter: &dyn Fn(Vec<ScanKey>) -> ScanFilter,
+    filter: &dyn Fn(Vec<ScanKey>, Option<f64>) -> ScanFilter,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     // A limit takes the first rows that come, and those would be others.
     if node.fetch().is_some() {
@@ -234,6 +235,9 @@ struct ScanFilter {
     id: u32,
     null_equals_null: bool,
     keys: Vec<ScanKey>,
+    /// Bytes of the other columns that the scan decodes, by those of the keys. `None` if
+    /// the sizes are not known.
+    spared: Option<f64>,
 }
 
 impl ScanFilter {
@@ -282,7 +286,7 @@ impl PrunedScan {
     fn over(
         source: &Arc<dyn DataSource>,
         keys: &[usize],
-        filter: &dyn Fn(Vec<ScanKey>) -> ScanFilter,
+        filter: &dyn Fn(Vec<ScanKey>, Option<f64>) -> ScanFilter,
     ) -> Option<Self> {
         let mut pruned = match source.downcast_ref::<Self>() {
             Some(pruned) => pruned.clone(),
@@ -312,8 +316,9 @@ impl PrunedScan {
                 }),
             })
         };
+        let spared = spared_by_key_bytes(scan, &statistics, keys);
         let keys = keys.iter().map(key).collect::<Option<_>>()?;
-        pruned.filters.push(filter(keys));
+        pruned.filters.push(filter(keys, spared));
         Some(pruned)
     }
 
@@ -367,9 +372,11 @@ impl PrunedScan {
         let metrics = scan.metrics();
         let mut predicates: Vec<Arc<dyn PhysicalExpr>> = vec![];
         if let Some(late) = LateMaterialization::from_config(config) {
-            let width = schema.fields().len();
+            // The reader takes all conditions or none, and those of the query are dearer to
+            // evaluate one by one than on batches.
+            let alone = scan.file_source().filter().is_none();
             for (of, filter) in &arrived {
-                if late.pays(of, filter, width) {
+                if late.pays(of, filter, alone) {
                     let metrics = (&metrics, partition);
                     let filter = of.row_filter(Arc::clone(filter), metrics, late);
                     predicates.extend(filter.map(|filter| Arc::new(filter) as _));
@@ -393,6 +400,37 @@ impl PrunedScan {
     }
 }
 
+/// Bytes in memory of the columns that `scan` puts out, except `keys` of them, by the bytes of those.
+/// `None` if it computes anything, or if a size is not known.
+fn spared_by_key_bytes(
+    scan: &FileScanConfig,
+    statistics: &Statistics,
+    keys: &[usize],
+) -> Option<f64> {
+    let width = scan.projected_schema().ok()?.fields().len();
+    let projection = scan.file_source().projection();
+    let bytes = |output: usize| -> Option<f64> {
+        let index = match projection {
+            Some(projection) => column(&projection.as_ref().get(output)?.expr)?,
+            None => output,
+        };
+        let column = statistics.column_statistics.get(index)?;
+        Some(*column.byte_size.get_value()? as f64)
+    };
+    let (mut of_keys, mut of_others) = (0.0, 0.0);
+    for output in 0..width {
+        match keys.contains(&output) {
+            true => of_keys += bytes(output)?,
+            false => of_others += bytes(output)?,
+        }
+    }
+    (of_keys > 0.0).then(|| of_others / of_keys)
+}
+
+/// A scan whose other columns are smaller than so many times its keys decodes them for all rows: to
+/// leave rows out costs more (`ARCHITECTURE.md`, measured).
+const MIN_SPARED: f64 = 1.0;
+
 /// When a filter becomes a condition of a scan.
 #[derive(Debug, Clone, Copy)]
 struct LateMaterialization {
@@ -411,11 +449,12 @@ impl LateMaterialization {
         })
     }
 
-    /// Whether that pays in a scan of `width` columns.
-    fn pays(self, of: &ScanFilter, filter: &RuntimeFilter, width: usize) -> bool {
-        // Without keys the bounds say all, and without other columns nothing is spared.
+    /// Whether that pays. `alone`: the scan has no condition of the query.
+    fn pays(self, of: &ScanFilter, filter: &RuntimeFilter, alone: bool) -> bool {
+        let spares = of.spared.is_some_and(|spared| spared >= MIN_SPARED);
+        // Without keys the bounds say all.
         filter.kind() != FilterKind::Empty
-            && (self.always || width > of.keys.len() && of.is_strict(filter))
+            && (self.always || alone && spares && of.is_strict(filter))
     }
 }
 
