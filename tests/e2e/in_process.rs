@@ -28,6 +28,7 @@ const JOIN: &str = "select count(*), sum(l_quantity) from orders join lineitem \
 async fn context(filters: bool, force: bool) -> SessionContext {
     let mut options = RuntimeFilterOptions::default();
     options.force = force;
+    options.late_materialization = force;
     let builder = SessionStateBuilder::new()
         .with_default_features()
         .with_config(SessionConfig::new().with_target_partitions(4));

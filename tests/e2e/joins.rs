@@ -102,6 +102,7 @@ async fn all(settings: &[(&str, &str)]) -> u64 {
     let cluster = Cluster::start(3).await;
     let force = [
         ("runtime_filter.force", "true"),
+        ("runtime_filter.late_materialization", "true"),
         ("runtime_filter.begin_timeout_ms", "30000"),
     ];
     let oracle = cluster.session(&[&ORACLE[..], settings].concat());

@@ -72,8 +72,9 @@ async fn register(context: &SessionContext, folder: &Path) {
     }
 }
 
-const FORCE: [(&str, &str); 2] = [
+const FORCE: [(&str, &str); 3] = [
     ("runtime_filter.force", "true"),
+    ("runtime_filter.late_materialization", "true"),
     ("runtime_filter.begin_timeout_ms", "30000"),
 ];
 

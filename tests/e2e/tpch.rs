@@ -81,7 +81,10 @@ async fn partitioned_joins_give_equal_rows_and_drop_many() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forced_filters_give_equal_rows() {
-    let force = [("runtime_filter.force", "true")];
+    let force = [
+        ("runtime_filter.force", "true"),
+        ("runtime_filter.late_materialization", "true"),
+    ];
     let (applied, _) = off_and_on(&[&PARTITIONED[..], &force].concat()).await;
     assert!(applied >= 40, "{applied} filters applied");
 }

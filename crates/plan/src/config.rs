@@ -64,9 +64,10 @@ extensions_options! {
         pub storage_pruning: bool, default = true
 
         /// A filter expected to keep at most a quarter of the rows of such a scan also
-        /// works in it: columns that are no keys are decoded only for rows that pass.
-        /// Needs `storage_pruning`.
-        pub late_materialization: bool, default = true
+        /// works in it, if the query has no condition there and the other columns are
+        /// larger than the keys: they are decoded only for rows that pass. Needs
+        /// `storage_pruning`.
+        pub late_materialization: bool, default = false
 
         /// Internal: the execution that a task belongs to. Set by the scope node.
         pub execution_id: String, default = String::new()

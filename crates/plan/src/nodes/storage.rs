@@ -427,8 +427,8 @@ fn spared_by_key_bytes(
     (of_keys > 0.0).then(|| of_others / of_keys)
 }
 
-/// A scan whose other columns are smaller than so many times its keys decodes them for all rows: to
-/// leave rows out costs more (`ARCHITECTURE.md`, measured).
+/// A scan whose other columns are smaller than so many times its keys decodes them for all rows:
+/// to look keys up twice cannot pay if no more than they would be spared.
 const MIN_SPARED: f64 = 1.0;
 
 /// When a filter becomes a condition of a scan.

@@ -60,7 +60,8 @@ async fn plan(
         .with_batch_size(100)
         .with_option_extension(RuntimeFilterOptions::default());
     let context = SessionContext::new_with_config(config);
-    for (key, value) in settings {
+    let late = ("runtime_filter.late_materialization", "true");
+    for (key, value) in [late].iter().chain(settings) {
         let state = context.state_ref();
         let mut state = state.write();
         state.config_mut().options_mut().set(key, value).unwrap();
