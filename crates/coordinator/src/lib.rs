@@ -1,16 +1,14 @@
 //! Coordinator of distributed join runtime filters.
 //!
-//! Dials the workers of a session, keeps one stream to each, merges what their
-//! build tasks send and tells their probes the verdicts.
+//! Begins a query on the workers of its session; the streams to them, the merging and the
+//! verdicts are those of `runtime-filter-transport` and `runtime-filter-exchange`.
 //!
 //! | module | a change belongs here when it touches |
 //! |---|---|
-//! | [`Coordinator`] | how a query begins and ends on the workers |
-//! | `link` | one worker's stream |
+//! | [`Coordinator`] | which workers take part in a query |
 //!
 //! This crate knows nothing of query plans or of how a filter is built.
 
 mod coordinator;
-mod link;
 
 pub use coordinator::Coordinator;

@@ -2,14 +2,12 @@
 //!
 //! | module | a change belongs here when it touches |
 //! |---|---|
-//! | `service` | the worker's end of the exchange |
 //! | `session` | what a task's session must know |
 //! | `server` | how a worker process starts and stops |
 //!
 //! This crate knows nothing of merging: it passes partials on and verdicts down.
 
 mod server;
-mod service;
 mod session;
 
 pub use server::{RunningWorker, WorkerError, WorkerServer};

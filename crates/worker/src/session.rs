@@ -13,9 +13,8 @@ use runtime_filter_exchange::Registry;
 use runtime_filter_plan::codec::RuntimeFilterCodec;
 use runtime_filter_plan::config::RuntimeFilterOptions;
 use runtime_filter_plan::nodes::{announce_probes, prune_scans};
+use runtime_filter_transport::ExchangeService;
 use tonic::service::Routes;
-
-use crate::service::ExchangeService;
 
 /// A worker of a distributed cluster that takes part in runtime filters.
 #[derive(Clone)]

@@ -16,31 +16,35 @@ use proto::runtime_filter_exchange_server::{RuntimeFilterExchange, RuntimeFilter
 /// How long a new stream may stay silent.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The gRPC service of a worker.
+/// The gRPC service of a worker: [`runtime_filter_exchange::wire`] over one stream per
+/// coordinator.
 #[derive(Debug, Clone)]
-pub(crate) struct ExchangeService {
+pub struct ExchangeService {
     registry: Arc<Registry>,
     closing: watch::Sender<bool>,
 }
 
 impl ExchangeService {
-    pub(crate) fn new(registry: Arc<Registry>) -> Self {
+    /// A service that acts on `registry`.
+    pub fn new(registry: Arc<Registry>) -> Self {
         Self {
             registry,
             closing: watch::Sender::new(false),
         }
     }
 
-    pub(crate) fn registry(&self) -> &Arc<Registry> {
+    /// Executions that this worker takes part in.
+    pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
     /// Ends every stream, now and later.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.closing.send_replace(true);
     }
 
-    pub(crate) fn into_server(self) -> RuntimeFilterExchangeServer<Self> {
+    /// What a [`tonic::transport::Server`] serves.
+    pub fn into_server(self) -> RuntimeFilterExchangeServer<Self> {
         RuntimeFilterExchangeServer::new(self)
             .max_decoding_message_size(wire::MAX_MESSAGE_BYTES)
             .max_encoding_message_size(wire::MAX_MESSAGE_BYTES)

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use runtime_filter_exchange::wire::{self, WireError, proto};
 use runtime_filter_exchange::{Announcement, CoordinatorEnd, ExecutionId, Hub, Hubs, VerdictSink};
 use tokio::sync::mpsc::{self, UnboundedSender, WeakUnboundedSender};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use url::Url;
 
 use proto::runtime_filter_exchange_client::RuntimeFilterExchangeClient;
@@ -22,6 +23,28 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lets a filter of some megabytes travel without waiting for window updates.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+
+/// Makes connections to workers.
+pub trait Dial: Send + Sync {
+    /// Connects to `endpoint`.
+    fn connect(
+        &self,
+        endpoint: Endpoint,
+    ) -> BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
+}
+
+/// Connections over TCP.
+#[derive(Debug, Clone, Copy)]
+pub struct Tcp;
+
+impl Dial for Tcp {
+    fn connect(
+        &self,
+        endpoint: Endpoint,
+    ) -> BoxFuture<'static, Result<Channel, tonic::transport::Error>> {
+        Box::pin(async move { endpoint.connect().await })
+    }
+}
 
 pub(crate) fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,21 +72,21 @@ pub(crate) struct Link {
 impl Link {
     /// Connects to `url` and agrees on the protocol.
     pub(crate) async fn dial(
+        dial: &dyn Dial,
         url: &Url,
         coordinator: u64,
         hubs: Arc<Hubs>,
     ) -> Result<Self, LinkError> {
         static NEXT_RECEIVER: AtomicU64 = AtomicU64::new(0);
-        let channel = Endpoint::from_shared(url.to_string())?
+        let endpoint = Endpoint::from_shared(url.to_string())?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(2 * STREAM_WINDOW_BYTES)
-            .connect()
-            .await?;
+            .initial_connection_window_size(2 * STREAM_WINDOW_BYTES);
+        let channel = dial.connect(endpoint).await?;
         let mut client = RuntimeFilterExchangeClient::new(channel)
             .max_decoding_message_size(wire::MAX_MESSAGE_BYTES)
             .max_encoding_message_size(wire::MAX_MESSAGE_BYTES);

@@ -1,0 +1,1 @@
+//! Network faults between the real ends of the exchange.

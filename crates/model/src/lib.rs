@@ -1,0 +1,1 @@
+//! Model checker of the exchange between coordinator and workers.

@@ -1,0 +1,1 @@
+//! Random queries over random data, with filters on and off.

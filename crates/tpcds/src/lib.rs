@@ -1,0 +1,1 @@
+//! TPC-DS data and queries for tests and benchmarks.
