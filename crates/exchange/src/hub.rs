@@ -1,7 +1,8 @@
 //! The coordinator's side of one execution: partials in, verdicts out.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::decide::{Basis, FilterPolicy, decide};
@@ -365,6 +366,47 @@ impl Hub {
             .values()
             .map(|f| f.record.clone())
             .collect()
+    }
+
+    /// Tells the hasher all that what the hub does next could depend on, for a model checker: hubs
+    /// that tell the same behave the same. What only reports read is left out.
+    pub fn fingerprint(&self, into: &mut impl Hasher) {
+        // By name, so that a new field cannot be left out.
+        let Self {
+            settings: _,
+            merges,
+            state: _,
+        } = self;
+        for (id, FilterMerge { policy: _, merge }) in merges {
+            id.hash(into);
+            let merge = merge.lock().unwrap_or_else(PoisonError::into_inner);
+            merge.fingerprint(into);
+        }
+        let state = self.lock();
+        let HubState {
+            filters,
+            bytes_up: _,
+            bytes_down: _,
+            expected_receivers,
+            closed,
+        } = &*state;
+        for (id, filter) in filters {
+            let FilterState {
+                record,
+                receivers,
+                budget,
+                announcement,
+            } = filter;
+            id.hash(into);
+            record.receivers.hash(into);
+            receivers.keys().collect::<BTreeSet<_>>().hash(into);
+            budget.map(f64::to_bits).hash(into);
+            announcement.is_some().hash(into);
+            if let Some(announcement) = announcement {
+                announcement.verdict().fingerprint(into);
+            }
+        }
+        (expected_receivers, closed).hash(into);
     }
 }
 

@@ -14,6 +14,7 @@
 //! Both ends are final: whatever arrives after one of them changes nothing.
 
 use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 
 use runtime_filter_core::{Partial, PartialBuilder};
 
@@ -125,6 +126,27 @@ impl Merge {
             None => Step::Ignored,
         }
     }
+
+    /// Tells the hasher all that a later step could depend on, for a model checker: states that
+    /// tell the same behave the same.
+    pub fn fingerprint(&self, into: &mut impl Hasher) {
+        // By name, so that a new field cannot be left out.
+        let Self {
+            task_count,
+            arrived,
+            keys,
+        } = self;
+        task_count.hash(into);
+        arrived.hash(into);
+        keys.as_ref().map(fingerprint_of_keys).hash(into);
+    }
+}
+
+/// The encoded form of `keys`, which two builders share only if they hold the same keys.
+pub(crate) fn fingerprint_of_keys(keys: &PartialBuilder) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    keys.clone().finish().encode(&mut bytes);
+    bytes
 }
 
 #[cfg(test)]

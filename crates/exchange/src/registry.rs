@@ -4,7 +4,8 @@
 //! Nodes that ask for any other execution get nothing and stay inert, so that a
 //! straggler cannot bring state back to life after the End.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use runtime_filter_core::{Partial, PartialBuilder, largest_within};
 use tokio::sync::watch;
 
 use crate::id::ExecutionId;
-use crate::merge::TaskReport;
+use crate::merge::{TaskReport, fingerprint_of_keys};
 use crate::verdict::{Announcement, PassAllReason, Verdict};
 
 /// What every process of one execution must agree on.
@@ -123,6 +124,16 @@ impl Registry {
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
+
+    /// Tells the hasher all that what the registry does next could depend on, for a model checker:
+    /// registries that tell the same behave the same.
+    pub fn fingerprint(&self, into: &mut impl Hasher) {
+        let executions = self.lock().clone();
+        for (id, execution) in executions.into_iter().collect::<BTreeMap<_, _>>() {
+            id.hash(into);
+            execution.fingerprint(into);
+        }
+    }
 }
 
 /// One build task of one filter, as its partitions see it.
@@ -208,6 +219,19 @@ impl Build {
             // A second run, whose rows may not be those that were reported.
             Self::Reported => Some(PassAllReason::InconsistentTasks),
             Self::Unseen | Self::Collecting(_) => Some(reason),
+        }
+    }
+
+    fn fingerprint(&self, into: &mut impl Hasher) {
+        std::mem::discriminant(self).hash(into);
+        match self {
+            Self::Unseen | Self::Reported | Self::Unknown => {}
+            Self::Collecting(BuildState {
+                task,
+                sealed,
+                missing,
+                keys,
+            }) => (task, sealed, missing, fingerprint_of_keys(keys)).hash(into),
         }
     }
 }
@@ -364,6 +388,34 @@ impl Execution {
             }
             first
         });
+    }
+
+    /// Tells the hasher all that what the execution does next could depend on, for a model checker:
+    /// executions that tell the same behave the same. Clocks are left out: the model has none.
+    pub fn fingerprint(&self, into: &mut impl Hasher) {
+        let state = self.lock();
+        // By name, so that a new field cannot be left out.
+        let ExecutionState {
+            verdicts,
+            builds,
+            deadlines: _,
+            ended,
+        } = &*state;
+        for (filter, verdict) in verdicts.iter().collect::<BTreeMap<_, _>>() {
+            let verdict = verdict.borrow();
+            (filter, verdict.is_some()).hash(into);
+            if let Some(verdict) = &*verdict {
+                verdict.fingerprint(into);
+            }
+        }
+        for (task, build) in builds.iter().collect::<BTreeMap<_, _>>() {
+            task.hash(into);
+            build
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .fingerprint(into);
+        }
+        ended.hash(into);
     }
 
     fn end(&self, reason: PassAllReason) {

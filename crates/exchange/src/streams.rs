@@ -12,6 +12,7 @@
 //! filter that passes all.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -163,6 +164,27 @@ impl CoordinatorEnd {
         Ok(())
     }
 
+    /// Tells the hasher all that what this end does next could depend on, for a model checker: ends
+    /// that tell the same behave the same.
+    pub fn fingerprint(&self, into: &mut impl Hasher) {
+        let pending = relock(&self.pending);
+        // By name, so that a new field cannot be left out.
+        let Pending {
+            begun,
+            takes_part,
+            lost,
+        } = &*pending;
+        begun.keys().collect::<BTreeSet<_>>().hash(into);
+        takes_part.iter().collect::<BTreeSet<_>>().hash(into);
+        (self.receiver, lost).hash(into);
+    }
+
+    /// Executions that the worker is in, or has been asked into.
+    pub fn executions(&self) -> usize {
+        let pending = relock(&self.pending);
+        pending.takes_part.len().max(pending.begun.len())
+    }
+
     /// The stream has ended, however it did: the worker's reports will never come.
     pub fn lost(&self) {
         let takes_part = {
@@ -291,6 +313,24 @@ impl WorkerEnd {
             }
         }
         Ok(None)
+    }
+}
+
+impl WorkerEnd {
+    /// Tells the hasher all that what this end does next could depend on, the registry aside, for a
+    /// model checker: ends that tell the same behave the same.
+    pub fn fingerprint(&self, into: &mut impl Hasher) {
+        // By name, so that a new field cannot be left out.
+        let Self {
+            registry: _,
+            uplink: _,
+            coordinator,
+            executions,
+            ended,
+        } = self;
+        coordinator.hash(into);
+        executions.iter().collect::<BTreeSet<_>>().hash(into);
+        ended.hash(into);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a probe is told.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -14,6 +15,20 @@ pub enum Verdict {
     Filter(Arc<RuntimeFilter>),
     /// Every row passes.
     PassAll(PassAllReason),
+}
+
+impl Verdict {
+    /// Tells the hasher all that the verdict says, for a model checker.
+    pub fn fingerprint(&self, into: &mut impl Hasher) {
+        match self {
+            Self::Filter(filter) => {
+                let mut bytes = Vec::with_capacity(filter.byte_len());
+                filter.encode(&mut bytes);
+                bytes.hash(into);
+            }
+            Self::PassAll(reason) => reason.hash(into),
+        }
+    }
 }
 
 /// A verdict on its way to all its receivers, which share one encoded form of the filter.
