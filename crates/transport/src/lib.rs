@@ -15,4 +15,4 @@ mod service;
 
 pub use link::{Dial, Tcp};
 pub use links::Links;
-pub use service::ExchangeService;
+pub use service::{ExchangeService, keep_alive};

@@ -9,12 +9,27 @@ use runtime_filter_exchange::wire::{self, proto};
 use runtime_filter_exchange::{ExecutionId, Registry, TaskReport, Uplink, WorkerEnd};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use proto::runtime_filter_exchange_server::{RuntimeFilterExchange, RuntimeFilterExchangeServer};
 
 /// How long a new stream may stay silent.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A coordinator that vanished without closing its connection is noticed after both. Longer than the
+/// coordinator's own: the server's connections carry the rows of queries, too, and a process that is
+/// busy for some seconds must not lose them.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// `server` with what it takes to notice that a coordinator has vanished: without, the
+/// executions of one that lost its power stay registered.
+pub fn keep_alive(server: Server) -> Server {
+    server
+        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+}
 
 /// The gRPC service of a worker: [`runtime_filter_exchange::wire`] over one stream per
 /// coordinator.
@@ -43,7 +58,7 @@ impl ExchangeService {
         self.closing.send_replace(true);
     }
 
-    /// What a [`tonic::transport::Server`] serves.
+    /// What a [`Server`] serves; see [`keep_alive`].
     pub fn into_server(self) -> RuntimeFilterExchangeServer<Self> {
         RuntimeFilterExchangeServer::new(self)
             .max_decoding_message_size(wire::MAX_MESSAGE_BYTES)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runtime_filter_exchange::Registry;
+use runtime_filter_transport::keep_alive;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -64,7 +65,7 @@ impl WorkerServer {
         let (stop, stopped) = oneshot::channel::<()>();
         // Small answers, such as a Began, must not wait for an acknowledgement.
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = Server::builder()
+        let server = keep_alive(Server::builder())
             .add_routes(worker.into_routes())
             .serve_with_incoming_shutdown(incoming, async move {
                 let _ = stopped.await;
