@@ -2,8 +2,8 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
@@ -15,6 +15,8 @@ use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint, Uri};
 use turmoil::net::{TcpListener, TcpStream};
 
+use crate::report::Shared;
+
 /// Where every server listens.
 pub(crate) const PORT: u16 = 50_051;
 
@@ -22,6 +24,7 @@ pub(crate) const PORT: u16 = 50_051;
 struct Cut {
     stream: TcpStream,
     left: Option<usize>,
+    shared: Option<Arc<Shared>>,
 }
 
 impl AsyncRead for Cut {
@@ -34,6 +37,9 @@ impl AsyncRead for Cut {
             return Pin::new(&mut self.stream).poll_read(cx, buffer);
         };
         if left == 0 {
+            if let Some(shared) = self.shared.take() {
+                shared.count("connection cut");
+            }
             return Poll::Ready(Ok(()));
         }
         let mut some = buffer.take(left);
@@ -71,6 +77,8 @@ impl AsyncWrite for Cut {
 pub(crate) struct Simulated {
     /// By host, what happens to its first connections, and how many there were.
     pub(crate) cuts: Vec<(String, Vec<Option<usize>>, AtomicUsize)>,
+    /// Where those that are cut are counted.
+    pub(crate) shared: Option<Arc<Shared>>,
 }
 
 impl Simulated {
@@ -87,10 +95,19 @@ impl Dial for Simulated {
         endpoint: Endpoint,
     ) -> BoxFuture<'static, Result<Channel, tonic::transport::Error>> {
         let left = self.cut(endpoint.uri().host().unwrap_or_default());
-        let connector = tower::service_fn(move |uri: Uri| async move {
-            let host = uri.host().unwrap_or_default().to_owned();
-            let stream = TcpStream::connect((host, PORT)).await?;
-            Ok::<_, io::Error>(TokioIo::new(Cut { stream, left }))
+        let shared = self.shared.clone();
+        let connector = tower::service_fn(move |uri: Uri| {
+            let shared = shared.clone();
+            async move {
+                let host = uri.host().unwrap_or_default().to_owned();
+                let stream = TcpStream::connect((host, PORT)).await?;
+                let cut = Cut {
+                    stream,
+                    left,
+                    shared,
+                };
+                Ok::<_, io::Error>(TokioIo::new(cut))
+            }
         });
         Box::pin(async move { endpoint.connect_with_connector(connector).await })
     }

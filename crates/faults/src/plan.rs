@@ -289,7 +289,9 @@ fn filter(rng: &mut StdRng, workers: usize, faultless: bool) -> FilterPlan {
 
 fn partition(rng: &mut StdRng, faultless: bool) -> PartitionPlan {
     let most = [0, 1, 10, 3_000][rng.random_range(0..4)];
-    let keys = (0..rng.random_range(0..=most)).map(|_| rng.random()).collect();
+    let keys = (0..rng.random_range(0..=most))
+        .map(|_| rng.random())
+        .collect();
     let ending = match rng.random_range(0..100) {
         _ if faultless => Ending::Sealed,
         0..=1 => Ending::Abandoned,

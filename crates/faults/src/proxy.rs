@@ -199,7 +199,14 @@ impl RuntimeFilterExchange for Proxy {
                 match answer.await {
                     Ok(answer) => {
                         let to = |message| up.send(Ok(message)).is_ok();
-                        pass(answer.into_inner(), to, plan, Arc::clone(&rng), shared.clone()).await;
+                        pass(
+                            answer.into_inner(),
+                            to,
+                            plan,
+                            Arc::clone(&rng),
+                            shared.clone(),
+                        )
+                        .await;
                     }
                     Err(status) => drop(up.send(Err(status))),
                 }
