@@ -138,11 +138,12 @@ impl Scenario {
                 ..BASE
             },
             Self {
-                name: "two executions, one fault, stragglers",
+                name: "two workers, two executions, one fault, no timers",
                 executions: 2,
                 workers: 2,
                 faults: 1,
-                stragglers: true,
+                kinds: WITHOUT_TIMERS,
+                timers: false,
                 ..BASE
             },
             Self {
