@@ -34,8 +34,7 @@ pub fn run(seed: u64) -> Report {
         plan,
     });
     simulate(&cluster);
-    let report = shared.lock().clone();
-    report
+    shared.lock().clone()
 }
 
 fn simulate(cluster: &Arc<Cluster>) {

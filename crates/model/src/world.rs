@@ -414,12 +414,12 @@ impl<'a> World<'a> {
                 }
                 match &run.probes[usize::from(f)][usize::from(w)] {
                     Some(probe) if probe.ended => {}
-                    Some(probe) if probe.answer.is_none() => {
-                        if goes_on {
-                            actions.push(Action::Ask(task));
-                        }
+                    Some(probe) if probe.answer.is_none() && goes_on => {
+                        actions.push(Action::Ask(task));
                     }
-                    Some(_) if self.scenario.timers => actions.push(Action::Timeout(task)),
+                    Some(probe) if probe.answer.is_some() && self.scenario.timers => {
+                        actions.push(Action::Timeout(task));
+                    }
                     _ => {}
                 }
             }
