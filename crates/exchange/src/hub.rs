@@ -3,11 +3,12 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, PoisonError, TryLockError};
 
 use crate::decide::{Basis, FilterPolicy, decide};
 use crate::merge::{Merge, Step, TaskReport};
 use crate::registry::ExecutionSettings;
+use crate::sync::{Mutex, MutexGuard};
 use crate::verdict::{Announcement, PassAllReason, Verdict};
 
 /// A process with probes, as the hub sees it.

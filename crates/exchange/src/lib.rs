@@ -27,6 +27,7 @@ pub mod in_process;
 pub mod merge;
 pub mod registry;
 pub mod streams;
+mod sync;
 #[cfg(test)]
 mod testing;
 pub mod verdict;

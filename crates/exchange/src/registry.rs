@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use runtime_filter_core::{Partial, PartialBuilder, largest_within};
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use crate::id::ExecutionId;
 use crate::merge::{TaskReport, fingerprint_of_keys};
+use crate::sync::{Mutex, MutexGuard};
 use crate::verdict::{Announcement, PassAllReason, Verdict};
 
 /// What every process of one execution must agree on.

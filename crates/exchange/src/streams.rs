@@ -13,13 +13,14 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 
 use crate::hub::{Hub, VerdictSink};
 use crate::id::ExecutionId;
 use crate::registry::{Registry, Uplink};
+use crate::sync::{Mutex, MutexGuard};
 use crate::verdict::PassAllReason;
 use crate::wire::{self, WireError, proto};
 
