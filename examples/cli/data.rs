@@ -7,7 +7,7 @@ use std::time::Duration;
 use datafusion::common::TableReference;
 use datafusion::prelude::{CsvReadOptions, ParquetReadOptions};
 use indicatif::{ProgressBar, ProgressStyle};
-use runtime_filter_tpch::{Progress, TpchData};
+use runtime_filter_tpch::{DataFolder, Progress};
 
 use crate::cluster::Session;
 use crate::error::{CliError, Result};
@@ -16,7 +16,7 @@ use crate::error::{CliError, Result};
 pub(crate) const APP_FOLDER: &str = "datafusion-runtime-filter";
 
 /// TPC-H data from the cache, generated if it is not there yet.
-pub(crate) fn provide_tpch(scale: f64) -> Result<TpchData> {
+pub(crate) fn provide_tpch(scale: f64) -> Result<DataFolder> {
     let dir = dirs::cache_dir()
         .unwrap_or_else(std::env::temp_dir)
         .join(APP_FOLDER)
@@ -53,7 +53,7 @@ fn style() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-pub(crate) async fn register_tpch(session: &Session, data: &TpchData) -> Result<()> {
+pub(crate) async fn register_tpch(session: &Session, data: &DataFolder) -> Result<()> {
     for (table, path) in data.tables() {
         register(session, table, &path, FileKind::Parquet).await?;
     }

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use runtime_filter_tpch::TpchData;
+use runtime_filter_tpch::DataFolder;
 
 use crate::cluster::{Cluster, Session};
 use crate::compare;
@@ -43,7 +43,7 @@ same rows       whether both runs returned the same rows
 pub(crate) async fn run(
     session: &Session,
     cluster: &Cluster,
-    tpch: &TpchData,
+    tpch: &DataFolder,
     output: &mut Output,
 ) -> Result<()> {
     output::emit(&format!(

@@ -3,22 +3,26 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::{MAX_SCALE, MIN_SCALE};
-
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why TPC-H data could not be provided. Each message says what to do about it.
+/// Why benchmark data could not be provided. Each message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The scale factor is not a number the generator can work with.
     #[error(
-        "TPC-H scale {scale} is not usable: choose a number from {MIN_SCALE} to {MAX_SCALE} (1 stands for about 1 GB of raw data)"
+        "{benchmark} scale {scale} is not usable: choose a number from {min} to {max} (1 stands for about 1 GB of raw data)"
     )]
     Scale {
+        /// Name of the benchmark.
+        benchmark: &'static str,
         /// The scale asked for.
         scale: f64,
+        /// The smallest that is.
+        min: f64,
+        /// The largest that is.
+        max: f64,
     },
     /// The folder holds something this crate did not write, and would have to overwrite.
     #[error(
@@ -30,9 +34,11 @@ pub enum Error {
     },
     /// The folder holds a complete data set of another scale.
     #[error(
-        "{} holds TPC-H data of scale {found}, not {wanted}: choose another folder for scale {wanted} or delete this one", .dir.display()
+        "{} holds {benchmark} data of scale {found}, not {wanted}: choose another folder for scale {wanted} or delete this one", .dir.display()
     )]
     OtherScale {
+        /// Name of the benchmark.
+        benchmark: &'static str,
         /// The folder.
         dir: PathBuf,
         /// The scale of the data found.

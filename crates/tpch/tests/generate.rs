@@ -5,12 +5,12 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use runtime_filter_tpch::{Error, Progress, TABLES, TpchData, generate, table_path};
+use runtime_filter_tpch::{DataFolder, Error, Progress, TABLES, generate, table_path};
 
 /// Small enough to be quick, large enough that no table is empty.
 const TINY: f64 = 0.001;
 
-fn generate_quietly(dir: &Path, scale: f64) -> Result<TpchData, Error> {
+fn generate_quietly(dir: &Path, scale: f64) -> Result<DataFolder, Error> {
     generate(dir, scale, &mut |_| {})
 }
 
