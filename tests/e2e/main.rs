@@ -20,5 +20,6 @@ mod sizing;
 mod snapshots;
 mod storage;
 mod support;
+mod tpcds;
 mod tpch;
 mod transitive;

@@ -183,11 +183,7 @@ pub async fn run(context: &SessionContext, sql: &str) -> Run {
 
 pub async fn run_plan(context: &SessionContext, sql: &str, plan: Arc<dyn ExecutionPlan>) -> Run {
     let start = Instant::now();
-    let batches = tokio::time::timeout(HANG, collect(Arc::clone(&plan), context.task_ctx()))
-        .await
-        .unwrap_or_else(|_| panic!("hangs: {sql}"))
-        .unwrap_or_else(|error| panic!("{error}: {sql}"));
-    let (rows, elapsed) = (Rows::new(&batches), start.elapsed());
+    let (rows, elapsed) = rows_of(context, sql, &plan).await;
     // On a loaded machine the metrics of a task may come later than a report waits by itself.
     loop {
         match query_report(&plan, sql, rows.0.len(), elapsed).await {
@@ -195,6 +191,20 @@ pub async fn run_plan(context: &SessionContext, sql: &str, plan: Arc<dyn Executi
             Err(error) => assert!(start.elapsed() < HANG, "{error}: {sql}"),
         }
     }
+}
+
+/// The rows of an executed plan, and how long they took.
+pub async fn rows_of(
+    context: &SessionContext,
+    sql: &str,
+    plan: &Arc<dyn ExecutionPlan>,
+) -> (Rows, Duration) {
+    let start = Instant::now();
+    let batches = tokio::time::timeout(HANG, collect(Arc::clone(plan), context.task_ctx()))
+        .await
+        .unwrap_or_else(|_| panic!("hangs: {sql}"))
+        .unwrap_or_else(|error| panic!("{error}: {sql}"));
+    (Rows::new(&batches), start.elapsed())
 }
 
 /// Rows as a multiset. Sums of floats arrive in any order, so floats are compared
