@@ -100,6 +100,8 @@ pub struct Case {
     tables: Vec<Table>,
     shared: Vec<(String, String)>,
     filtered: Vec<(String, String)>,
+    longest_delay_ms: u64,
+    on_cluster: bool,
     /// The query.
     pub sql: String,
 }
@@ -112,12 +114,18 @@ impl Case {
     pub fn of(tape: &mut Tape) -> Result<Self> {
         let shared = shared(tape);
         let filtered = filtered(tape);
+        let longest_delay_ms = *tape.one(&[0, 0, 0, 2, 10]);
+        let in_process = tape.once_in(10);
         let tables = tables(tape)?;
         let sql = query(tape, &tables);
+        // The engine has no form of a recursive query that it could send to a worker.
+        let on_cluster = !in_process && !sql.starts_with("WITH RECURSIVE");
         Ok(Self {
             tables,
             shared,
             filtered,
+            longest_delay_ms,
+            on_cluster,
             sql,
         })
     }
@@ -127,6 +135,10 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, value) in self.shared.iter().chain(&self.filtered) {
             writeln!(f, "SET {key} = {value};")?;
+        }
+        match self.on_cluster {
+            true => writeln!(f, "-- messages late by up to {} ms", self.longest_delay_ms)?,
+            false => writeln!(f, "-- in one process")?,
         }
         for table in &self.tables {
             for (number, batch) in table.files.iter().enumerate() {
@@ -171,7 +183,8 @@ impl Fuzzer {
         })
     }
 
-    /// Runs the cases of `cases` seeds from `seed` on, and tells of each that is broken.
+    /// Runs the cases of `cases` seeds from `seed` on, and tells how each ended; of one that is broken,
+    /// at its smallest.
     ///
     /// # Errors
     /// If a case could not be run at all.
@@ -179,7 +192,7 @@ impl Fuzzer {
         &self,
         seed: u64,
         cases: u64,
-        tell: &mut (dyn FnMut(u64, &Totals, Option<&str>) + Send),
+        tell: &mut (dyn FnMut(u64, &Totals, &Outcome) + Send),
     ) -> Result<Totals> {
         let mut totals = Totals::default();
         for seed in seed..seed.saturating_add(cases) {
@@ -187,11 +200,13 @@ impl Fuzzer {
             let case = Case::of(&mut tape)?;
             let outcome = self.outcome(&case).await?;
             totals.count(&outcome);
-            let broken = match outcome {
-                Outcome::Broken(why) => Some(self.smallest(tape.read().to_vec(), case, why).await?),
-                _ => None,
+            let outcome = match outcome {
+                Outcome::Broken(why) => {
+                    Outcome::Broken(self.smallest(tape.read().to_vec(), case, why).await?)
+                }
+                other => other,
             };
-            tell(seed, &totals, broken.as_deref());
+            tell(seed, &totals, &outcome);
         }
         totals.left = self.cluster.left().await;
         Ok(totals)
@@ -237,7 +252,7 @@ impl Fuzzer {
         let session = async |settings: Vec<(String, String)>| {
             let settings = [&case.shared[..], &settings].concat();
             self.cluster
-                .session(&settings, &case.tables, &self.folder)
+                .session(case.on_cluster, &settings, &case.tables, &self.folder)
                 .await
         };
         let off = session(oracle()).await?;
@@ -246,8 +261,11 @@ impl Fuzzer {
             Ok(done) => done,
             Err(error) => return Ok(Outcome::Refused(error)),
         };
+        self.cluster.delay(case.longest_delay_ms);
         let start = Instant::now();
-        let (plan, rows) = match execute(&on, &case.sql).await {
+        let done = execute(&on, &case.sql).await;
+        self.cluster.delay(0);
+        let (plan, rows) = match done {
             Ok(done) => done,
             Err(error) => return Ok(Outcome::Broken(error)),
         };

@@ -11,11 +11,13 @@
 //! | [`tape`] | how cases are drawn and made smaller |
 //! | [`data`] | what tables hold |
 //! | [`query`] | what queries say |
+//! | `delay` | how late messages arrive |
 //! | [`session`] | the cluster, and what is switched on and off |
 //! | [`case`] | how a case is run, compared and made smaller |
 
 pub mod case;
 pub mod data;
+mod delay;
 pub mod query;
 pub mod session;
 pub mod tape;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use runtime_filter_sqlfuzz::case::Case;
 use runtime_filter_sqlfuzz::tape::Tape;
-use runtime_filter_sqlfuzz::{Error, Fuzzer};
+use runtime_filter_sqlfuzz::{Error, Fuzzer, Outcome};
 
 /// Random queries over random data, with filters on and off.
 #[derive(Debug, Parser)]
@@ -21,6 +21,9 @@ struct Args {
     /// Workers of the cluster, in this process.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
+    /// Print why queries fail without filters, too.
+    #[arg(long)]
+    verbose: bool,
     /// Only print the case of the first seed.
     #[arg(long)]
     show: bool,
@@ -47,9 +50,13 @@ async fn fuzz(args: Args) -> Result<bool, Error> {
         std::env::temp_dir().join(format!("runtime-filter-sqlfuzz-{}", std::process::id()));
     let fuzzer = Fuzzer::new(args.workers.into(), folder.clone()).await?;
     let run = fuzzer
-        .run(args.seed, args.queries, &mut |seed, totals, broken| {
-            if let Some(broken) = broken {
-                println!("== seed {seed} is broken; at its smallest:\n{broken}");
+        .run(args.seed, args.queries, &mut |seed, totals, outcome| {
+            match outcome {
+                Outcome::Broken(case) => {
+                    println!("== seed {seed} is broken; at its smallest:\n{case}");
+                }
+                Outcome::Refused(why) if args.verbose => println!("== seed {seed}: {why}"),
+                _ => {}
             }
             if totals.cases % 1000 == 0 {
                 println!("{totals}");

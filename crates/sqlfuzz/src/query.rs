@@ -120,7 +120,7 @@ impl Queries<'_> {
             4 => format!("SELECT DISTINCT {all} {body}"),
             5 => format!(
                 "SELECT {all} {body} ORDER BY {order} LIMIT {}",
-                self.tape.below(30)
+                1 + self.tape.below(30)
             ),
             _ => format!(
                 "SELECT n, count(*) AS m FROM (SELECT count(*) OVER (PARTITION BY {group}) AS n \
@@ -175,7 +175,6 @@ impl Queries<'_> {
         let mut pairs = vec![];
         for l in left {
             for r in right.iter().filter(|r| r.class == l.class) {
-                // `id` is nearly unique, so that it makes for joins of little result.
                 pairs.push((l, r));
             }
         }
@@ -183,10 +182,11 @@ impl Queries<'_> {
             return None;
         }
         let mut terms = vec![];
-        for _ in 0..=self.tape.below(2) {
+        for _ in 0..*self.tape.one(&[1, 1, 1, 2, 2, 3]) {
             let (l, r) = *self.tape.one(&pairs);
             terms.push(match self.tape.below(8) {
-                6 => format!("{} IS NOT DISTINCT FROM {}", l.path, r.path),
+                // Binds weaker than AND without them.
+                6 => format!("({} IS NOT DISTINCT FROM {})", l.path, r.path),
                 7 if l.class == Class::Int => format!("{} + 1 = {}", l.path, r.path),
                 _ => format!("{} = {}", l.path, r.path),
             });
@@ -290,6 +290,8 @@ impl Queries<'_> {
         let order = order.join(", ");
         let from = format!("FROM {} AS {name}", inner.sql);
         let key = self.tape.one(&inner.columns).clone();
+        // Of its own: HAVING and ORDER BY see names of the input, too.
+        let count = format!("n_{name}");
         let (sql, columns) = match way {
             1 | 2 => {
                 let predicate = self.predicate(&columns);
@@ -298,17 +300,17 @@ impl Queries<'_> {
                     inner.columns,
                 )
             }
-            3 => (
-                format!(
-                    "(SELECT {0}, count(*) AS n {from} GROUP BY {0} HAVING count(*) > {1})",
-                    key.0,
-                    self.tape.below(2)
-                ),
-                distinct_names(vec![key, ("n".to_owned(), Class::Int)]),
-            ),
+            3 => {
+                let more = self.tape.below(2);
+                let sql = format!(
+                    "(SELECT {0}, count(*) AS {count} {from} GROUP BY {0} HAVING count(*) > {more})",
+                    key.0
+                );
+                (sql, vec![key, (count, Class::Int)])
+            }
             4 => (format!("(SELECT DISTINCT {} {from})", key.0), vec![key]),
             5 => {
-                let limit = self.tape.below(80);
+                let limit = 1 + self.tape.below(80);
                 (
                     format!("(SELECT * {from} ORDER BY {order} LIMIT {limit})"),
                     inner.columns,
@@ -321,13 +323,17 @@ impl Queries<'_> {
                     inner.columns,
                 )
             }
-            _ => (
-                format!(
-                    "(SELECT {0}, count(*) OVER (PARTITION BY {0}) AS n {from})",
-                    key.0
-                ),
-                distinct_names(vec![key, ("n".to_owned(), Class::Int)]),
-            ),
+            _ => {
+                let window = match self.tape.below(2) {
+                    0 => format!("count(*) OVER (PARTITION BY {})", key.0),
+                    _ => {
+                        let by = &self.tape.one(&inner.columns).0;
+                        format!("rank() OVER (PARTITION BY {} ORDER BY {by})", key.0)
+                    }
+                };
+                let sql = format!("(SELECT {}, {window} AS {count} {from})", key.0);
+                (sql, vec![key, (count, Class::Int)])
+            }
         };
         Relation { sql, columns }
     }
@@ -353,15 +359,4 @@ impl Queries<'_> {
             columns,
         }
     }
-}
-
-/// The columns under their names, where a key that is called `n` hides nothing.
-fn distinct_names(columns: Vec<(String, Class)>) -> Vec<(String, Class)> {
-    let mut kept: Vec<(String, Class)> = vec![];
-    for column in columns {
-        if kept.iter().all(|(name, _)| *name != column.0) {
-            kept.push(column);
-        }
-    }
-    kept
 }

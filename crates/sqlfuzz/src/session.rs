@@ -4,15 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datafusion::common::config::ExtensionOptions;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use datafusion_distributed::{DistributedExt, SessionStateBuilderExt};
 use datafusion_runtime_filter::{
-    Coordinator, RunningWorker, RuntimeFilterOptions, RuntimeFilterSessionExt, WorkerServer,
-    Workers,
+    Coordinator, RunningWorker, RuntimeFilterOptions, RuntimeFilterRule, RuntimeFilterSessionExt,
+    WorkerServer, Workers,
 };
 
 use crate::data::Table;
+use crate::delay::SlowRoad;
 use crate::tape::Tape;
 use crate::{Error, Result};
 
@@ -20,6 +22,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct Cluster {
     workers: Vec<RunningWorker>,
+    roads: Vec<SlowRoad>,
     coordinator: Arc<Coordinator>,
 }
 
@@ -30,41 +33,65 @@ impl Cluster {
     /// If a port cannot be had.
     pub async fn start(workers: usize) -> Result<Self> {
         let mut running = vec![];
-        for _ in 0..workers {
+        let mut roads = vec![];
+        for number in 0..workers {
             let worker = WorkerServer::bind(([127, 0, 0, 1], 0).into()).await;
-            running.push(worker.map_err(|error| Error::Worker(error.to_string()))?);
+            let worker = worker.map_err(|error| Error::Worker(error.to_string()))?;
+            let road = SlowRoad::to(worker.addr(), (number as u64) << 32).await;
+            roads.push(road.map_err(|error| Error::Worker(error.to_string()))?);
+            running.push(worker);
         }
         Ok(Self {
             workers: running,
+            roads,
             coordinator: Arc::new(Coordinator::new()),
         })
     }
 
-    /// A session with these settings, for the tables in `folder`.
+    /// From now on each piece of a message is late by up to so many milliseconds.
+    pub fn delay(&self, longest_ms: u64) {
+        for road in &self.roads {
+            road.set_longest_ms(longest_ms);
+        }
+    }
+
+    /// A session with these settings, for the tables in `folder`: on the cluster, or in one process,
+    /// where filters are those of the rule alone.
     ///
     /// # Errors
     /// If a setting or a table is refused.
     pub async fn session(
         &self,
+        on_cluster: bool,
         settings: &[(String, String)],
         tables: &[Table],
         folder: &Path,
     ) -> Result<SessionContext> {
-        let urls: Vec<_> = self.workers.iter().map(RunningWorker::url).collect();
+        let urls: Vec<_> = self.roads.iter().map(SlowRoad::url).collect();
         let workers = Workers::try_new(&urls).map_err(|error| Error::Worker(error.to_string()))?;
-        let state = SessionStateBuilder::new()
+        let builder = SessionStateBuilder::new()
             .with_default_features()
-            .with_config(SessionConfig::new().with_target_partitions(urls.len()))
-            .with_distributed_worker_resolver(workers)
-            .with_distributed_file_scan_config_bytes_per_partition(1)?
-            .with_distributed_planner()
-            .with_runtime_filter_coordinator(
-                RuntimeFilterOptions::default(),
-                Arc::clone(&self.coordinator),
-            )
-            .build();
-        let context = SessionContext::new_with_state(state);
-        for (key, value) in settings {
+            .with_config(SessionConfig::new().with_target_partitions(urls.len()));
+        let ours = |key: &str| key.starts_with("runtime_filter.");
+        let builder = if on_cluster {
+            builder
+                .with_distributed_worker_resolver(workers)
+                .with_distributed_file_scan_config_bytes_per_partition(1)?
+                .with_distributed_planner()
+                .with_runtime_filter_coordinator(
+                    RuntimeFilterOptions::default(),
+                    Arc::clone(&self.coordinator),
+                )
+        } else {
+            let mut options = RuntimeFilterOptions::default();
+            for (key, value) in settings.iter().filter(|(key, _)| ours(key)) {
+                options.set(key.trim_start_matches("runtime_filter."), value)?;
+            }
+            builder.with_physical_optimizer_rule(Arc::new(RuntimeFilterRule::new(options)))
+        };
+        let context = SessionContext::new_with_state(builder.build());
+        let known = |key: &str| on_cluster || !ours(key);
+        for (key, value) in settings.iter().filter(|(key, _)| known(key)) {
             let state = context.state_ref();
             let mut state = state.write();
             state.config_mut().options_mut().set(key, value)?;
